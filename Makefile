@@ -95,9 +95,9 @@ test-driver: ready ## NVIDIA's real user space, two drivers as Debian packages t
 
 test-docker-next: ready ## The newest podman, Docker, LXC, runc and crun, in a root of Debian's unstable release (as root, on Debian); installs what it needs
 	tests/newest.sh .build/newest python3 -m pytest -q -p no:cacheprovider \
-		$(foreach name,cdi cdi_vendors cgroup_location leases lxc main_job podman restart restore twice,tests/integration/test_$(name).py)
+		$(foreach name,cdi cgroup_location leases lxc main_job podman restore,tests/integration/test_$(name).py)
 	tests/newest.sh .build/newest python3 -m pytest -q -p no:cacheprovider -n 2 --dist loadfile \
-		$(foreach name,accept build cdi compose options,tests/docker/test_$(name).py)
+		$(foreach name,accept build compose options,tests/docker/test_$(name).py)
 
 test-hostile: ready ## Attack the hook, and a naive one, in real containers (as root); [HOSTILE_LOAD=1000] [HOSTILE_MATRIX=all]; installs what it needs
 	.venv/bin/python -m pytest -q tests/hostile

@@ -14,7 +14,6 @@ _JOB = "tests/integration/test_main_job.py"
 _NVML = "tests/integration/test_nvml.py"
 _CGROUP = "tests/integration/test_cgroup.py"
 _VOCABULARY = "tests/integration/test_vocabulary.py"
-_REQUESTS = "tests/integration/test_vocabulary_requests.py"
 _FILES = "tests/integration/test_vocabulary_files.py"
 _DOCTOR = "tests/integration/test_doctor.py"
 _RUNTIME = "tests/integration/test_runtime.py"
@@ -27,7 +26,7 @@ ROWS = {
     "runc: two of eight GPUs, by number": (f"{_JOB}::test_a_container_has_exactly_what_it_asked_for[runc-v2]",),
     "crun: two of eight GPUs, by number": (f"{_JOB}::test_a_container_has_exactly_what_it_asked_for[crun-v2]",),
     "MIG devices by each of their names": (f"{_VOCABULARY}::test_mig_devices_by_each_of_their_names",),
-    "GPUs by UUID; an unknown one is refused": (f"{_REQUESTS}::test_a_share_of_a_swarm_resource_is_the_gpu_itself",),
+    "GPUs by UUID; an unknown one is refused": (f"{_VOCABULARY}::test_a_share_of_a_swarm_resource_is_the_gpu_itself",),
     "graphics, with Vulkan's file for this architecture": (f"{_FILES}::test_graphics_come_beside_the_images_own",),
     "a Jetson": (f"{_PLATFORMS}::test_a_jetson_gives_what_its_lists_say[runc-v2]",),
     "inventory refresh asks NVML": (f"{_NVML}::test_refresh_knows_what_only_nvml_knows[h100mig]",),

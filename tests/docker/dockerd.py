@@ -15,7 +15,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from tests.integration.engines import Installed, in_turn, version
+from tests.integration.engines import in_turn, version
 from tests.integration.inside import ALLOWED, COMPUTE, DENIED, gpus, node
 
 # Newer systemds boot no cgroup v1.
@@ -72,7 +72,6 @@ test ! -e /dev/nvidiactl || /app/cuda || :
 
 
 def docker(
-    installed: Installed,
     image: Path,
     scripts: dict[str, str],
     configuration: dict[str, Any] | None = None,
@@ -92,7 +91,7 @@ def docker(
     how = {"booted": True, "own_network": True, "settings": settings, **how}
     if not BOOTS_V1:
         how["cgroup"] = "v2"
-    return in_turn(installed, scripts, lines, **how)
+    return in_turn(scripts, lines, **how)
 
 
 def look(name: str) -> str:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.docker.dockerd import SETTINGS, docker, nodes, opened, run, tried
-from tests.integration.engines import Installed
 
 BY = "--runtime simulated-runc"
 IMAGES_OWN = "NVIDIA_VISIBLE_DEVICES=all"
@@ -39,12 +38,11 @@ CASES = {
     f"--env {IMAGES_OWN}": [],
 }
 
-
 MORE = {"joined": [6], "image": [], "image, asked": [7]}
 
 
 @pytest.fixture(scope="module")
-def seen(installed: Installed, patterns: dict[str, Path]) -> dict[str, list[str]]:
+def seen(patterns: dict[str, Path]) -> dict[str, list[str]]:
     scripts = {options: asked(options) for options in CASES}
     scripts["other"] = f"""
 docker run --detach --name other --network none image /bin/sleep 1000 >/dev/null
@@ -63,7 +61,7 @@ docker rm --force zero >/dev/null
     scripts["doctor"] = DOCTOR
     scripts["doctor, after the link"] = f"sleep 3.2; touch --no-dereference {LINK}; {DOCTOR}"
     settings = f"{SETTINGS}accept-environment = privileged\n"
-    return docker(installed, patterns["debian"], scripts, settings=settings)
+    return docker(patterns["debian"], scripts, settings=settings)
 
 
 @pytest.mark.parametrize("name", [*CASES, *MORE])

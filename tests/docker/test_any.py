@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.docker.dockerd import LOOK, SETTINGS, docker, look, opened, run
-from tests.integration.engines import PODMAN_RUN, Installed, podman, remove_podmans_parents
+from tests.integration.engines import PODMAN_RUN, podman, remove_podmans_parents
 
 COUNTED = f"{SETTINGS}gpu-holders = 1\ndocker-count = any\n"
 DETACHED = "docker run --detach --network none --name {name} {options} image /bin/sleep 1000 >/dev/null"
@@ -26,7 +26,7 @@ def given(lines: list[str]) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def seen(installed: Installed, patterns: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Any:
+def seen(patterns: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("podman")
     by_runtime = "--runtime oci-gpu-runtime --env NVIDIA_VISIBLE_DEVICES"
     words = f"{PODMAN_RUN} --rm --env NVIDIA_VISIBLE_DEVICES=any --rootfs {folder}/root /bin/sh -c "
@@ -43,7 +43,7 @@ def seen(installed: Installed, patterns: dict[str, Path], tmp_path_factory: pyte
         "freed": f"docker rm --force any one >/dev/null\n{run('--gpus 4')}",
     }
     try:
-        yield docker(installed, patterns["debian"], scripts, {"default-runtime": "simulated-runc"}, settings=COUNTED)
+        yield docker(patterns["debian"], scripts, {"default-runtime": "simulated-runc"}, settings=COUNTED)
     finally:
         remove_podmans_parents()
 

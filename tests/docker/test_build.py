@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from tests.docker.dockerd import LINK, LOOK, docker, nodes, opened, tried
-from tests.integration.engines import Installed
 
 VARIABLE = "DOCKER_BUILDKIT_RUNC_COMMAND"
 # What RUN printed is a file of the image, as builders show it differently; then what is left of the driver in it.
@@ -36,19 +35,14 @@ rm -r /run/context
 
 
 @pytest.fixture(scope="module")
-def seen(installed: Installed, patterns: dict[str, Path]) -> dict[str, list[str]]:
+def seen(patterns: dict[str, Path]) -> dict[str, list[str]]:
     scripts = {
         "knows": f"grep -c {VARIABLE} $(command -v dockerd) || :",
         "classic": BUILD,
         "buildkit": "export DOCKER_BUILDKIT=1\n" + BUILD,
     }
-    return docker(
-        installed,
-        patterns["debian"],
-        scripts,
-        {"default-runtime": "oci-gpu-runtime"},
-        before=f"{LINK}export {VARIABLE}=/usr/bin/oci-gpu-runtime\n",
-    )
+    before = f"{LINK}export {VARIABLE}=/usr/bin/oci-gpu-runtime\n"
+    return docker(patterns["debian"], scripts, {"default-runtime": "oci-gpu-runtime"}, before=before)
 
 
 def has_its_gpu(lines: list[str]) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from tests import manual
 from tests.docker.dockerd import LOOK, docker, nodes, opened, tried
-from tests.integration.engines import Installed, in_turn, podman, version
+from tests.integration.engines import in_turn, podman, version
 from tests.integration.inside import node
 
 OPTIONS = "--network=none --pids-limit=0 --ulimit nofile=1024:1024 --ulimit nproc=1024:1024"
@@ -44,7 +44,7 @@ docker-compose run --rm -T gpu -c {look.replace("$$", "$")} </dev/null 2>&1 || e
 
 
 @pytest.fixture(scope="module")
-def seen(installed: Installed, patterns: dict[str, Path]) -> dict[str, list[str]]:
+def seen(patterns: dict[str, Path]) -> dict[str, list[str]]:
     scripts = {
         "reservations": up(RESERVATIONS),
         "all": up(RESERVATIONS.replace('device_ids: ["1", "5"]', "count: all")),
@@ -56,7 +56,7 @@ def seen(installed: Installed, patterns: dict[str, Path]) -> dict[str, list[str]
         spec = "mkdir -p /etc/cdi\noci-gpu-hook cdi generate --output /etc/cdi/nvidia.yaml\n"
         scripts = {"cdi": spec + up(CDI), **scripts}
         configuration["features"] = {"cdi": True}
-    return docker(installed, patterns["debian"], scripts, configuration, cgroup="v1")
+    return docker(patterns["debian"], scripts, configuration, cgroup="v1")
 
 
 @pytest.mark.skipif(not HAS_CDI, reason="Compose 1 and Docker 20.10 know no CDI")
@@ -74,7 +74,7 @@ def test_all_is_all(seen: dict[str, list[str]]) -> None:
     assert opened(seen["all"]) == nodes([*range(8)]) | tried([*range(8)]), seen["all"]
 
 
-def test_podman_compose_passes_the_variable_on(installed: Installed, patterns: dict[str, Path], tmp_path: Path) -> None:
+def test_podman_compose_passes_the_variable_on(patterns: dict[str, Path], tmp_path: Path) -> None:
     """It reads no ``deploy``."""
     engine = podman('"$@"', runtime="runc", folder=tmp_path)
     script = f"""
@@ -95,5 +95,5 @@ tar -C {patterns["debian"]} -c . | our-podman import - localhost/image >/dev/nul
 printf %s {shlex.quote(ENVIRONMENT.replace("IMAGE", "localhost/image"))} >docker-compose.yml
 podman-compose --podman-path /usr/bin/our-podman --podman-run-args '{OPTIONS}' run -T gpu nvidia-smi 2>&1
 """
-    lines = in_turn(installed, {"run": script}, description="h100x8")["run"]
+    lines = in_turn({"run": script}, description="h100x8")["run"]
     assert any(line.startswith(f"{node(2)} ") and "allowed" in line for line in lines), lines

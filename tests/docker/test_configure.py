@@ -11,7 +11,7 @@ import pytest
 
 from tests.docker.dockerd import docker, nodes, opened, run, tried
 from tests.docker.test_options import CASES, asks, has_what_it_asked_for
-from tests.integration.engines import Installed
+from tests.integration.engines import on_node
 
 DAEMON = "/etc/docker/daemon.json"
 NVIDIA = "oci-gpu-hook configure docker --name nvidia"
@@ -22,7 +22,7 @@ MAIN = 'version = 2\nimports = ["/etc/containerd/conf.d/*.toml"]'
 
 
 @pytest.fixture(scope="module")
-def seen(installed: Installed, patterns: dict[str, Path]) -> dict[str, list[str]]:
+def seen(patterns: dict[str, Path]) -> dict[str, list[str]]:
     scripts = {
         "before": f"cp {DAEMON} /run/before",
         "written": f"{NVIDIA} --set-as-default 2>&1; reload_dockerd nvidia; {NVIDIA} --set-as-default",
@@ -49,7 +49,7 @@ docker info -f '{{{{.Runtimes.nvidia}}}}'
 {run("--runtime simulated-runc --gpus all")}
 """,
     }
-    return docker(installed, patterns["debian"], scripts, {"debug": False})
+    return docker(patterns["debian"], scripts, {"debug": False})
 
 
 def test_docker_reads_what_was_written(seen: dict[str, list[str]]) -> None:
@@ -85,3 +85,28 @@ def test_devcontainers_finds_nvidias_runtime(seen: dict[str, list[str]]) -> None
     info, *lines = seen["devcontainers"]
     assert "nvidia-container-runtime" in info
     assert opened(lines) == nodes([*range(8)]) | tried([*range(8)]), lines
+
+
+# user::rw-, user:1000:r--, group::r--, mask::r--, other::---
+ENTRIES = "02000000 01000600ffffffff 02000400e8030000 04000400ffffffff 10000400ffffffff 20000000ffffffff"
+ACL = f"bytes.fromhex('{ENTRIES}')"
+
+
+def test_owner_mode_and_acl_are_the_files_own() -> None:
+    look = 'python3 -c \'import os; print(os.getxattr("daemon.json", "system.posix_acl_access").hex())\''
+    set_acl = f'import os; os.setxattr("daemon.json", "system.posix_acl_access", {ACL})'
+    script = f"""rm -rf /etc/docker && mkdir /etc/docker && cd /etc/docker
+echo '{{}}' >daemon.json
+chown 24:1000 daemon.json && chmod 640 daemon.json
+python3 -c "{set_acl.replace('"', chr(92) + '"')}"
+show() {{ stat -c '%u %g %a' daemon.json; {look}; }}
+show
+stat -c %i daemon.json
+oci-gpu-hook configure docker --swarm GPU >/dev/null 2>&1
+show
+stat -c %i daemon.json
+"""
+    out = on_node(script).printed()
+    *before, inode = out.splitlines()[:3]
+    *after, other = out.splitlines()[3:]
+    assert before == after and before[0] == "24 1000 640" and inode != other

@@ -16,9 +16,9 @@ import pytest
 
 from tests import manual
 from tests.docker.dockerd import LOOK, denied, docker, nodes, opened, tried, uuid
+from tests.docker.test_life import WHOSE
 from tests.docker.test_options import ALL, UNKNOWN, Case, has_what_it_asked_for
-from tests.docker.test_shm import WHOSE
-from tests.integration.engines import REPOSITORY, Installed
+from tests.integration.engines import REPOSITORY
 
 SOCKET = "/run/containerd/containerd.sock"
 IMAGE = "docker.io/library/image:latest"
@@ -105,7 +105,7 @@ def pod(asks: str, options: str = "") -> str:
 
 
 @pytest.fixture(scope="module")
-def seen(installed: Installed, patterns: dict[str, Path]) -> dict[str, list[str]]:
+def seen(patterns: dict[str, Path]) -> dict[str, list[str]]:
     """What a container sees, by each way in and each request."""
     scripts = {"start": START.format(configuration=configuration())}
     for kind in RUNTIMES:
@@ -137,7 +137,7 @@ for folder in $(ls {tasks}); do whose k8s.io $folder; done
 kill $!
 """
     scripts["version"] = "containerd --version"
-    return docker(installed, patterns["debian"], scripts, cgroup="v1")
+    return docker(patterns["debian"], scripts, cgroup="v1")
 
 
 def times(lines: list[str]) -> list[list[str]]:

@@ -16,7 +16,7 @@ from tests import manual
 from tests.docker import notebook
 from tests.docker.dockerd import LINK, SETTINGS, docker, look
 from tests.docker.test_options import Case, has_what_it_asked_for
-from tests.integration.engines import REPOSITORY, Installed
+from tests.integration.engines import REPOSITORY
 from tests.integration.inside import gpus
 
 HERE = REPOSITORY / "tests/docker"
@@ -105,28 +105,15 @@ def inside(user: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def seen(
-    installed: Installed, patterns: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, list[str]]:
+def seen(patterns: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     """What is seen in each user's container: the user's number, the library, and the nodes."""
     notebook.environment()
     root = tmp_path_factory.mktemp("notebook") / "root"
     image = notebook.notebook(root, patterns["debian"])
-    return docker(
-        installed,
-        root,
-        {
-            "docker": image.load() + paste() + DOCKER_HUB,
-            **{user: inside(user) for user in LINES},
-            "swarm": SWARM_HUB,
-            **{user: inside(user) for user in TASKS},
-        },
-        {"default-runtime": "oci-gpu-runtime"},
-        before=BEFORE,
-        start=False,
-        settings=f"{SETTINGS}swarm-resources = DOCKER_RESOURCE_GPU\n",
-        timeout=1200,
-    )
+    scripts = {"docker": image.load() + paste() + DOCKER_HUB, **{user: inside(user) for user in LINES}}
+    scripts |= {"swarm": SWARM_HUB, **{user: inside(user) for user in TASKS}}
+    settings, runtime = f"{SETTINGS}swarm-resources = DOCKER_RESOURCE_GPU\n", {"default-runtime": "oci-gpu-runtime"}
+    return docker(root, scripts, runtime, before=BEFORE, start=False, settings=settings, timeout=1200)
 
 
 @pytest.mark.parametrize("user", GIVEN)

@@ -2,7 +2,8 @@
 """What a container has by each way to ask, from docker run to docker exec: exactly the GPUs that were asked for.
 
 The same table by ``--gpus`` with the link alone, and by ``--runtime oci-gpu-runtime``; with that as the daemon's
-default-runtime see test_configure.py.
+default-runtime see test_configure.py.  And by Docker's own CDI with a spec of ours, and neither runtime nor link: what
+a spec brings, and when its hook refuses a device, is shown with podman (tests/integration/test_cdi.py).
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.docker.dockerd import LOOK, RUNTIME, denied, docker, look, nodes, opened, run, tried, uuid
-from tests.integration.engines import Installed
+from tests.docker.dockerd import FOLDER, LOOK, RUNTIME, denied, docker, look, nodes, opened, run, tried, uuid
+from tests.integration.engines import version
 
 ALL = list(range(8))
 UNKNOWN = (
@@ -97,7 +98,7 @@ docker rm --force $name >/dev/null
 
 
 @pytest.fixture(scope="module")
-def seen(installed: Installed, patterns: dict[str, Path]) -> dict[str, list[str]]:
+def seen(patterns: dict[str, Path]) -> dict[str, list[str]]:
     scripts = {f"gpus {name}": life(case.gpus) for name, case in CASES.items()}
     scripts["gpus unknown"] = run("--gpus device=77")
     scripts["gpus too many"] = run("--gpus 9")
@@ -108,7 +109,7 @@ def seen(installed: Installed, patterns: dict[str, Path]) -> dict[str, list[str]
         scripts[name] = f"cp -p {CONF} /run/\n{plant}\n{told}\ncp -p /run/oci-gpu-hook.conf {CONF}"
     scripts["both"] = HOOKS
     scripts["left"] = "docker ps --all --quiet; find /run -path '*/moby/*' -name config.json"
-    return docker(installed, patterns["debian"], scripts, {"default-runtime": "simulated-runc"})
+    return docker(patterns["debian"], scripts, {"default-runtime": "simulated-runc"})
 
 
 def has_what_it_asked_for(case: Case, lines: list[str]) -> None:
@@ -155,3 +156,26 @@ def test_a_hook_by_gpus_gets_no_second_one(seen: dict[str, list[str]]) -> None:
     # One of the others is Docker's network's.
     ours = [path for path in paths if "oci-gpu-hook" in path or "nvidia" in path]
     assert ours == ["/usr/bin/nvidia-container-runtime-hook"], hooks
+
+
+CONFIGURATION = {"default-runtime": "simulated-runc", "features": {"cdi": True}}
+SPEC = "oci-gpu-hook cdi generate --capabilities compute,utility --output /etc/cdi/nvidia.yaml\n"
+
+
+@pytest.mark.skipif((version(f"{FOLDER}/dockerd") or version("dockerd")) < (25,), reason="Docker 25 knows CDI first")
+def test_a_device_of_our_spec(patterns: dict[str, Path]) -> None:
+    scripts = {
+        "one": run("--device nvidia.com/gpu=2"),
+        "two": run("--device nvidia.com/gpu=1 --device nvidia.com/gpu=5"),
+        "all": run("--device nvidia.com/gpu=all --user 1000 --cap-drop ALL"),
+        "silent": run(""),
+        "unknown": run("--device nvidia.com/gpu=77"),
+    }
+    seen = docker(patterns["debian"], scripts, CONFIGURATION, before=SPEC)
+    for name, given in {"one": [2], "two": [1, 5], "silent": []}.items():
+        assert opened(seen[name]) == (nodes(given) | tried(given) if given else set()), seen[name]
+        assert denied(seen[name]) == tried(ALL) - tried(given), seen[name]
+    assert opened(seen["all"]) == nodes(ALL), seen["all"]
+    for name, count in (("one", 1), ("two", 2), ("all", 8)):
+        assert seen[name][-1] == f"cuInit 0, {count} devices"
+    assert "unresolvable CDI devices nvidia.com/gpu=77" in seen["unknown"][0]

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from tests.docker.dockerd import LOOK, docker, nodes, opened, tried
-from tests.integration.engines import Installed
 
 USER = 64_123
 START = f"""
@@ -49,7 +48,7 @@ def run(options: str, look: str = LOOK) -> str:
 
 
 @pytest.mark.parametrize("cgroup", ["v1", "v2"])
-def test_a_users_own_docker(installed: Installed, patterns: dict[str, Path], cgroup: str) -> None:
+def test_a_users_own_docker(patterns: dict[str, Path], cgroup: str) -> None:
     """No user in a user namespace makes nodes or has a device cgroup: the host's nodes are bound, and no others."""
     scripts = {
         "start": START,
@@ -69,7 +68,7 @@ oci-gpu-hook doctor --container $pid || :' | as_user
 echo '. /srv/user.sh; oci-gpu-hook configure docker --user --remove; ls -A .config/docker' | as_user
 """,
     }
-    found = docker(installed, patterns["debian"], scripts, cgroup=cgroup)
+    found = docker(patterns["debian"], scripts, cgroup=cgroup)
     assert opened(found["index"]) == nodes([2])
     assert opened(found["read-only"]) == nodes([1, 5])
     assert opened(found["gpus"]) == nodes([4]) | tried([]), found["gpus"]

@@ -11,12 +11,13 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests import manual
 from tests.docker.dockerd import LOOK, SETTINGS, denied, docker, opened
-from tests.integration.engines import REPOSITORY, Installed
+from tests.integration.engines import REPOSITORY
 from tests.integration.inside import COMPUTE
 
 SERVICES = ("first", "second", "third", "fourth")
@@ -83,7 +84,7 @@ def two_gpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def seen(installed: Installed, patterns: dict[str, Path], two_gpus: Path) -> dict[str, list[str]]:
+def seen(patterns: dict[str, Path], two_gpus: Path) -> dict[str, list[str]]:
     with_card = "--generic-resource GPU=1 --generic-resource NEURON=1"
     services = create("first", with_card) + "".join(create(name) for name in SERVICES[1:])
     scripts = {
@@ -104,16 +105,9 @@ def seen(installed: Installed, patterns: dict[str, Path], two_gpus: Path) -> dic
     state = "docker service ps --format '{{.CurrentState}}: {{.Error}}' --no-trunc fifth"
     # Only now: who is first in time need not be the first that Swarm serves.
     scripts["fifth"] = create("fifth") + f'wait_for "{state} | grep insufficient"\n{state}'
-    return docker(
-        installed,
-        patterns["debian"],
-        scripts,
-        CONFIGURATION,
-        before=PREPARE,
-        settings=f"{SETTINGS}{COUNTED}{PRIVILEGED}",
-        description=str(two_gpus),
-        vendors=("neuron",),
-    )
+    node: dict[str, Any] = {"description": str(two_gpus), "vendors": ("neuron",)}
+    settings = f"{SETTINGS}{COUNTED}{PRIVILEGED}"
+    return docker(patterns["debian"], scripts, CONFIGURATION, before=PREPARE, settings=settings, **node)
 
 
 def test_each_task_has_the_gpu_of_its_share(seen: dict[str, list[str]], two_gpus: Path) -> None:

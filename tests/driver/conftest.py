@@ -10,7 +10,7 @@ import pytest
 
 from tests.driver import images
 from tests.integration.conftest import _as_root, bundle, driver, installed, patterns
-from tests.integration.engines import REPOSITORY, Installed
+from tests.integration.engines import REPOSITORY
 
 __all__ = ["_as_root", "bundle", "driver", "installed", "patterns"]
 
@@ -18,9 +18,7 @@ PACKAGES = REPOSITORY / ".build/driver"
 
 
 @pytest.fixture(scope="session")
-def roots_of(
-    tmp_path_factory: pytest.TempPathFactory, patterns: dict[str, Path], installed: Installed
-) -> dict[str, Path]:
+def roots_of(tmp_path_factory: pytest.TempPathFactory, patterns: dict[str, Path]) -> dict[str, Path]:
     """An image of each kind; what `images.KINDS` does not have is musl's."""
     made = tmp_path_factory.mktemp("images")
     found = {kind: images.make(made / kind, kind, patterns["debian"], PACKAGES) for kind in images.KINDS}

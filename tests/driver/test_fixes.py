@@ -17,7 +17,7 @@ import pytest
 
 from tests.driver.conftest import PACKAGES
 from tests.integration import roots
-from tests.integration.engines import Installed, in_turn
+from tests.integration.engines import in_turn
 
 # Remedies, by how they begin, that are not run, and why.
 NOT_RUN = {
@@ -116,7 +116,7 @@ def findings(line: str) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("driver", DRIVERS)
-def test_each_remedy_ends_its_finding(installed: Installed, repository: Path, tmp_path: Path, driver: str) -> None:
+def test_each_remedy_ends_its_finding(repository: Path, tmp_path: Path, driver: str) -> None:
     (tmp_path / "run.py").write_text(RUN)
     set_up = SET_UP.format(repository=repository, dependencies="|".join(DEPENDENCIES))
     scripts = {
@@ -128,7 +128,7 @@ def test_each_remedy_ends_its_finding(installed: Installed, repository: Path, tm
         for name, fault in FAULTS.items()
     }
     scripts["packages"] = "dpkg --list | sed -n 's/^ii  \\([^ ]*\\) .*/\\1/p'"
-    seen = in_turn(installed, scripts, set_up, driver=f"debian:{driver}")
+    seen = in_turn(scripts, set_up, driver=f"debian:{driver}")
     others = DRIVERS.keys() - {driver}
     assert not [
         name
@@ -146,14 +146,14 @@ def test_each_remedy_ends_its_finding(installed: Installed, repository: Path, tm
         assert item["remedy"].startswith(tuple(NOT_RUN)), item
 
 
-def test_a_vendors_missing_library_is_found(installed: Installed, repository: Path) -> None:
+def test_a_vendors_missing_library_is_found(repository: Path) -> None:
     set_up = SET_UP.format(repository=repository, dependencies="|".join(DEPENDENCIES))
     scripts = {
         "whole": "doctor",
         "without": "dpkg --purge libhsa-runtime64-1 >&2; ldconfig; oci-gpu-hook inventory refresh >&2; doctor",
         "again": "apt install libhsa-runtime64-1 >&2; oci-gpu-hook inventory refresh >&2; doctor",
     }
-    seen = in_turn(installed, scripts, set_up, packages=(PACKAGES / "rocm",), vendors=("amd",), description="none")
+    seen = in_turn(scripts, set_up, packages=(PACKAGES / "rocm",), vendors=("amd",), description="none")
     found = {name: [it for it in findings(lines[0]) if it["check"] == "OCI_AMD"] for name, lines in seen.items()}
     assert (found["whole"], found["again"]) == ([], [])
     (item,) = found["without"]

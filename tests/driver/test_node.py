@@ -76,7 +76,7 @@ def test_an_unpacked_driver_is_the_nodes(
     before = INSTALL + FILL.format(root=made.rootfs, here=HERE, folder=images.KINDS[kind].folder)
     source = str(folders[unpacked])
     how = {"driver": source, "packages": (PACKAGES / "programs",), "layout": layout}
-    seen = Seen(source, realdriver.version(source), in_turn(installed, scripts, before, **how))
+    seen = Seen(source, realdriver.version(source), in_turn(scripts, before, **how))
     found = seen.inventory()
     assert (found["driver_version"], found["misfits"]) == (seen.version, [])
     its = realdriver.look(realdriver.below(source))
@@ -96,7 +96,7 @@ def test_an_unpacked_driver_is_the_nodes(
 
 
 def test_what_is_no_driver_or_no_layout_of_one_is_said() -> None:
-    done = on_node(None, "true", driver=str(PACKAGES / "rocm"))
+    done = on_node("true", driver=str(PACKAGES / "rocm"), hook=False)
     assert (done.code, done.err) == (125, "gpunode: no libcuda.so.VERSION among the driver's files\n")
-    done = on_node(None, "true", driver="debian:535", layout="current")
+    done = on_node("true", driver="debian:535", layout="current", hook=False)
     assert (done.code, done.err) == (125, "gpunode: --layout current is not for a real driver\n")

@@ -169,7 +169,7 @@ def seen(
         f"oci-gpu-hook inventory refresh >/dev/null\n{run['nix root']}",
     }
     scripts = {name: f"{{\n{text}\n}} || :" for name, text in scripts.items()}
-    said = in_turn(installed, scripts, before, driver=source, packages=(PACKAGES / "programs",))
+    said = in_turn(scripts, before, driver=source, packages=(PACKAGES / "programs",))
     return Seen(str(request.param), version, said)
 
 
@@ -263,7 +263,7 @@ def test_debians_rocm_is_found_as_amds_own(installed: Installed, patterns: dict[
     made.runs("/bin/sh", "-c", command)
     before = ROCM.format(root=made.rootfs, multiarch=roots.MULTIARCH)
     scripts = {"host": f"{command} || :", "container": start("runc", made)}
-    seen = in_turn(installed, scripts, before, packages=(PACKAGES / "rocm",), vendors=("amd",))
+    seen = in_turn(scripts, before, packages=(PACKAGES / "rocm",), vendors=("amd",))
     assert seen["container"] == seen["host"] and "error while loading" not in seen["host"][0], seen
 
 
@@ -296,7 +296,7 @@ def test_intels_compilers_load_as_on_the_host(installed: Installed, patterns: di
         "doctor": "oci-gpu-hook doctor | grep OCI_INTEL",
         "container": f"{start('runc', made)} 2>&1",
     }
-    seen = in_turn(installed, scripts, before, packages=(PACKAGES / "intel",), vendors=("intel",))
+    seen = in_turn(scripts, before, packages=(PACKAGES / "intel",), vendors=("intel",))
     assert seen["host"] == [f"opened: {name}" for name in OPENED], seen["host"]
     assert [line.split()[0] for line in seen["doctor"]] == ["pass"], seen["doctor"]
     opened, *lists = "\n".join(seen["container"]).split("\n==")

@@ -51,10 +51,10 @@ def parameters(request: pytest.FixtureRequest, name: str) -> list[tuple[str, dic
     return [(test, call.params) for test, call in found if call is not None and name in call.params]
 
 
-def played(installed: Installed, module: str, kit: Kit, *words: str, before: str = ":", **how: Any) -> list[Any]:
+def played(module: str, kit: Kit, *words: str, before: str = ":", **how: Any) -> list[Any]:
     """What a module of this folder prints for each start on a node, whose shell runs `before` first."""
     line = [sys.executable, "-m", f"tests.hostile.{module}", f"{kit.file}", *words]
-    done = on_node(installed, f"{before}; cd {REPOSITORY}; {shlex.join(line)}", **how)
+    done = on_node(f"{before}; cd {REPOSITORY}; {shlex.join(line)}", **how)
     # No assert: pytest would explain this text again for each of some hundred tests.
     if done.code:
         raise RuntimeError(done.err[-2000:])

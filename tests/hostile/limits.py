@@ -166,19 +166,12 @@ def every_command(host: Host) -> list[str]:
     ]
 
 
+VOLUMES = {"caps": "/dev/nvidia-caps/", "cache": "/etc/ld.so.cache", "libraries": "$LIB/"}
+VOLUMES |= {"dev": "/dev/", "shm": "/dev/shm/"}
 ATTACKS: dict[str, Attack] = {
     **{f"waits-{how}": functools.partial(users_root, how=how) for how in ("overlay", "fuse")},
     "waits-words": users_words,
-    **{
-        f"waits-volume-{name}": functools.partial(volume, place=place)
-        for name, place in (
-            ("dev", "/dev/"),
-            ("caps", "/dev/nvidia-caps/"),
-            ("cache", "/etc/ld.so.cache"),
-            ("libraries", "$LIB/"),
-            ("shm", "/dev/shm/"),
-        )
-    },
+    **{f"waits-volume-{name}": functools.partial(volume, place=place) for name, place in VOLUMES.items()},
     "waits-bundle": roots_bundle,
     "waits-every-command": every_command,
 }

@@ -11,7 +11,6 @@ from tests.integration import roots
 MULTIARCH = f"usr/lib/{roots.MULTIARCH}"
 UP = "../" * 30
 
-
 STYLES = {"absolute": "/", "upwards": UP, "magic": "/proc/self/root/"}
 
 

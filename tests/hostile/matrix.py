@@ -26,6 +26,7 @@ from oci_gpu_hook.report.records import MESSAGE_ID
 from tests import manual
 from tests.hostile.commands import CONTAINERS, DOCTOR, KINDS, METRICS, USER, Done, Host, children, is_contained, until
 from tests.integration.engines import Bundle
+from tests.integration.test_records import IDENTIFIED
 
 Attack = Callable[[Host], "list[str]"]
 Words = tuple[str, ...]
@@ -73,15 +74,7 @@ LARGEST_PRINT = 16 << 20
 # A reader of that never comes to an end.
 ZERO = os.makedev(1, 5)
 # systemd-journald and its folders in the node's /run.
-JOURNALD = """
-mkdir -p /run/systemd /run/log
-mount -t tmpfs none /run/systemd && mkdir /run/systemd/journal
-mount -t tmpfs none /run/log
-echo 0123456789abcdef0123456789abcdef >/run/log/id
-[ -e /etc/machine-id ] || touch /etc/machine-id
-mount --bind /run/log/id /etc/machine-id
-exec /usr/lib/systemd/systemd-journald
-"""
+JOURNALD = f"{IDENTIFIED}exec /usr/lib/systemd/systemd-journald\n"
 JOURNAL = "/run/systemd/journal/socket"
 
 

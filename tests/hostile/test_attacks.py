@@ -11,7 +11,6 @@ import pytest
 from tests.hostile.conftest import parameters, played
 from tests.hostile.play import BY_NAME
 from tests.hostile.scene import BOTH, Attack, Kit, Outcome, shown
-from tests.integration.engines import Installed
 
 Lane = tuple[str, str, str]  # runtime, cgroup, injector
 Results = dict[Lane, "Future[dict[str, list[Outcome]]]"]
@@ -25,23 +24,23 @@ def lane(runtime: str, attack: Attack, injector: str) -> Lane:
     return runtime, attack.cgroup, injector
 
 
-def play(installed: Installed, kit: Kit, lane: Lane, names: list[str]) -> dict[str, list[Outcome]]:
+def play(kit: Kit, lane: Lane, names: list[str]) -> dict[str, list[Outcome]]:
     runtime, cgroup, injector = lane
     found: dict[str, list[Outcome]] = {}
-    for name, *words in played(installed, "play", kit, runtime, injector, *names, cgroup=cgroup):
+    for name, *words in played("play", kit, runtime, injector, *names, cgroup=cgroup):
         found.setdefault(name, []).append(Outcome(*words))
     return found
 
 
 @pytest.fixture(scope="module")
-def results(request: pytest.FixtureRequest, installed: Installed, kit: Kit) -> Iterator[Results]:
+def results(request: pytest.FixtureRequest, kit: Kit) -> Iterator[Results]:
     """What came of all attacks that were selected: two lanes at a time, as one waits for a start half of its time."""
     names: dict[Lane, list[str]] = {}
     for test, its in parameters(request, "attack"):
         key = lane(its["runtime"], BY_NAME[its["attack"]], "naive" if "naive" in test else "ours")
         names.setdefault(key, []).append(its["attack"])
     with ThreadPoolExecutor(2) as pool:
-        yield {key: pool.submit(play, installed, kit, key, wanted) for key, wanted in names.items()}
+        yield {key: pool.submit(play, kit, key, wanted) for key, wanted in names.items()}
 
 
 @pytest.mark.parametrize(("runtime", "attack"), CASES)

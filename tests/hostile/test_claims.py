@@ -15,7 +15,7 @@ import pytest
 
 from tests.hostile.scene import BOTH
 from tests.integration import images, roots
-from tests.integration.engines import PODMAN_RUN, REPOSITORY, Installed, on_node, podman, remove_podmans_parents
+from tests.integration.engines import PODMAN_RUN, REPOSITORY, on_node, podman, remove_podmans_parents
 
 # All that ever told an image, a namespace or an engine.
 IMAGES = ("org.opencontainers.image.ref.name", "io.container.image", "io.kubernetes.cri-o.ImageName")
@@ -31,7 +31,7 @@ HARDENED = "accept-environment = privileged\n[{}]\naccept-environment = always\n
 LOOK = "ls /dev | grep nvidia >/dev/shm/seen; echo seen $(cat /dev/shm/seen)"
 
 
-def gpus_of(installed: Installed, tmp_path: Path, runtime: str, name: str, settings: str) -> list[str]:
+def gpus_of(tmp_path: Path, runtime: str, name: str, settings: str) -> list[str]:
     """The nodes of a container of the image that `tmp_path` has, called `name` when it is pulled."""
     line = partial(podman, runtime=runtime, folder=tmp_path)
     script = f"""
@@ -40,7 +40,7 @@ def gpus_of(installed: Installed, tmp_path: Path, runtime: str, name: str, setti
 {line(f"{PODMAN_RUN} --rm --volume {tmp_path}/out:/out {name} sh -c '{LOOK} >/out/seen'")}"""
     (tmp_path / "out").mkdir(exist_ok=True)
     try:
-        on_node(installed, script, settings=settings).printed()
+        on_node(script, settings=settings).printed()
     finally:
         remove_podmans_parents()
     word, *nodes = (tmp_path / "out/seen").read_text().split()
@@ -56,20 +56,20 @@ def image(tmp_path: Path, annotations: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("scope", ["image trusted/*", "namespace trusted"])
 @pytest.mark.parametrize("runtime", BOTH)
-def test_no_image_says_which_section_is_its_own(installed: Installed, tmp_path: Path, runtime: str, scope: str) -> None:
+def test_no_image_says_which_section_is_its_own(tmp_path: Path, runtime: str, scope: str) -> None:
     image(tmp_path, CLAIMS)
     settings = HARDENED.format(scope)
-    assert gpus_of(installed, tmp_path, runtime, "localhost/stranger", settings) == []
+    assert gpus_of(tmp_path, runtime, "localhost/stranger", settings) == []
 
 
 @pytest.mark.parametrize("runtime", BOTH)
-def test_podmans_own_record_says_which_it_is(installed: Installed, tmp_path: Path, runtime: str) -> None:
+def test_podmans_own_record_says_which_it_is(tmp_path: Path, runtime: str) -> None:
     """The same image, by the name by which its user runs it: in its section, whatever it says of itself."""
     image(tmp_path, {**CLAIMS, "io.kubernetes.cri-o.ImageName": "stranger"})
     settings = HARDENED.format("image registry.example.com/render/*")
     name = "registry.example.com/render/x:1"
-    assert "nvidiactl" in gpus_of(installed, tmp_path, runtime, name, settings)
-    assert gpus_of(installed, tmp_path, runtime, "localhost/render/x:1", settings) == []
+    assert "nvidiactl" in gpus_of(tmp_path, runtime, name, settings)
+    assert gpus_of(tmp_path, runtime, "localhost/render/x:1", settings) == []
 
 
 # Started in turn; each is told whose its /dev/shm is.
@@ -82,7 +82,7 @@ echo host $({run} --name hosts --ipc host {image} >/run/hosts; whose hosts)
 
 
 @pytest.mark.parametrize("runtime", BOTH)
-def test_no_image_makes_a_volume_its_pods(installed: Installed, tmp_path: Path, runtime: str) -> None:
+def test_no_image_makes_a_volume_its_pods(tmp_path: Path, runtime: str) -> None:
     """To be relabelled.  A container's own memory, and one that two share, are still known as such."""
     sandbox = {f"io.kubernetes.{key}": "memory" for key in ("cri-o.SandboxID", "cri.sandbox-id")}
     image(tmp_path, {**CLAIMS, **sandbox})
@@ -107,7 +107,7 @@ read -r image </run/pulled
         run=line(f"{PODMAN_RUN} --detach --stop-signal KILL"), volume=tmp_path, image="$image sh -c 'sleep 1000'"
     )
     try:
-        out = on_node(installed, script).printed()
+        out = on_node(script).printed()
     finally:
         remove_podmans_parents()
     told = [line.split()[:2] for line in out.splitlines()]

@@ -14,7 +14,6 @@ from tests.hostile import beliefs, limits, matrix
 from tests.hostile.commands import Done
 from tests.hostile.conftest import parameters, played
 from tests.hostile.scene import Kit
-from tests.integration.engines import Installed
 
 ATTACKS = {**beliefs.ATTACKS, **limits.ATTACKS}
 # The rest has no container of root's in it.
@@ -23,24 +22,23 @@ CASES = [("runc", name) for name in (*ATTACKS, *matrix.ATTACKS)]
 CASES += [("crun", name) for name in ATTACKS if name.startswith(OF_CONTAINERS)]
 CASES += [("crun", name) for name in matrix.ATTACKS if name.startswith(matrix.OF_CONTAINERS)]
 
-
 Results = dict[str, "Future[dict[str, list[str]]]"]
 
 
-def play(installed: Installed, kit: Kit, runtime: str, names: list[str]) -> dict[str, list[str]]:
+def play(kit: Kit, runtime: str, names: list[str]) -> dict[str, list[str]]:
     before = "oci-gpu-hook inventory refresh >/dev/null 2>&1 || :"
     if matrix.IS_WHOLE:
         before += "; export HOSTILE_MATRIX=all"
-    return dict(played(installed, "commands", kit, runtime, *names, before=before, timeout=2400))
+    return dict(played("commands", kit, runtime, *names, before=before, timeout=2400))
 
 
 @pytest.fixture(scope="module")
-def results(request: pytest.FixtureRequest, installed: Installed, kit: Kit) -> Iterator[Results]:
+def results(request: pytest.FixtureRequest, kit: Kit) -> Iterator[Results]:
     names: dict[str, list[str]] = {}
     for _, its in parameters(request, "belief"):
         names.setdefault(its["runtime"], []).append(its["belief"])
     with ThreadPoolExecutor(1) as pool:
-        yield {key: pool.submit(play, installed, kit, key, wanted) for key, wanted in names.items()}
+        yield {key: pool.submit(play, kit, key, wanted) for key, wanted in names.items()}
 
 
 @pytest.mark.parametrize(("runtime", "belief"), CASES)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.integration.engines import Installed, in_turn
+from tests.integration.engines import in_turn
 from tests.integration.roots import MULTIARCH
 
 OTHER, USER = 64_124, 64_123
@@ -73,7 +73,6 @@ listing() {{{{ (cd {ROOT} && find . -xdev 2>/dev/null | sort); }}}}
 host | diff /run/before - && echo host as before || :
 {{clean}}
 """
-
 
 BIND = f"mount --bind {ROOT} {ROOT}"
 # As --writable-tmpfs has it: what is made in the root lies in memory, in a filesystem that is this container's alone.
@@ -284,13 +283,13 @@ touch /run/w/ended; wait $racer
 
 
 @pytest.fixture(scope="module")
-def seen(installed: Installed, patterns: dict[str, Path]) -> dict[str, list[str]]:
+def seen(patterns: dict[str, Path]) -> dict[str, list[str]]:
     root = str(patterns["debian"])
     scripts = {name: TURN.format(**row._asdict()) for name, row in ROWS.items()}
     scripts["race"] = RACE.format(root=root)
     scripts["host itself"] = f"fresh; {BIND}; nvidia-container-cli {WORDS} --device=0 {ROOT} 2>&1 || :"
     before = BEFORE.replace("{root}", root).replace("{silent}", SERVER)
-    return in_turn(installed, scripts, before, description="h100x8", cgroup="v1", booted=True)
+    return in_turn(scripts, before, description="h100x8", cgroup="v1", booted=True)
 
 
 @pytest.mark.parametrize("name", ROWS)

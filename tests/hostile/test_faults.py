@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.hostile.faults import ERRORS
-from tests.integration.engines import PROCDRIVER, REPOSITORY, Bundle, Installed, on_node, start
+from tests.integration.engines import PROCDRIVER, REPOSITORY, Bundle, on_node, start
 
 HERE = REPOSITORY / "tests/hostile/faults.py"
 PARTS = 2
@@ -25,7 +25,7 @@ PARTS = 2
 MATRIX = {"v2": "all", "v1": "write,setns"}
 
 
-def play(installed: Installed, root: Path, folder: Path, cgroup: str, part: int) -> list[list[Any]]:
+def play(root: Path, folder: Path, cgroup: str, part: int) -> list[list[Any]]:
     path = folder / f"part-{part}"
     path.mkdir()
     # As engines have it: of an overlay the loader's cache is written.
@@ -41,16 +41,14 @@ def play(installed: Installed, root: Path, folder: Path, cgroup: str, part: int)
     hook = {"path": "/usr/bin/python3", "args": words, "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]}
     made = Bundle(path, {"createRuntime": [PROCDRIVER, hook]}).asks("0", "utility")
     script = mount + start("runc", made.runs("/bin/sh", "-c", "true"))
-    on_node(installed, script, cgroup=cgroup, description="v100").printed()
+    on_node(script, cgroup=cgroup, description="v100").printed()
     return [json.loads(line) for line in (path / f"rows-{part}").read_text().splitlines()]
 
 
 @pytest.mark.parametrize("cgroup", MATRIX)
-def test_a_fault_at_each_changing_call(
-    installed: Installed, patterns: dict[str, Path], tmp_path: Path, cgroup: str
-) -> None:
+def test_a_fault_at_each_changing_call(patterns: dict[str, Path], tmp_path: Path, cgroup: str) -> None:
     with ThreadPoolExecutor(PARTS) as pool:
-        parts = [pool.submit(play, installed, patterns["busybox"], tmp_path, cgroup, part) for part in range(PARTS)]
+        parts = [pool.submit(play, patterns["busybox"], tmp_path, cgroup, part) for part in range(PARTS)]
         rows = [row for part in parts for row in part.result()]
     wrong = [row for row in rows if row[4]]
     cells = collections.Counter(row[0] for row in rows)

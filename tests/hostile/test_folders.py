@@ -13,7 +13,7 @@ import pytest
 
 from tests.hostile.scene import BOTH
 from tests.integration.conftest import Maker
-from tests.integration.engines import Bundle, Installed, in_turn, on_node, start
+from tests.integration.engines import Bundle, in_turn, on_node, start
 
 FOLDER = "/opt/acme"
 INVENTORY = {"driver_feature": ["compute"], "inventory": {"compute": {"directories": [FOLDER]}}}
@@ -71,7 +71,7 @@ def in_namespace(made: Bundle) -> Bundle:
 
 
 @pytest.mark.parametrize("runtime", BOTH)
-def test_only_what_is_for_everybody_is_in_a_folder(installed: Installed, bundle: Maker, runtime: str) -> None:
+def test_only_what_is_for_everybody_is_in_a_folder(bundle: Maker, runtime: str) -> None:
     plain, mapped = asks(bundle("busybox")), asks(in_namespace(bundle("busybox")))
     kept = f"find {FOLDER} -printf '%p %m %s %C@\\n' | sort"
     scripts = {
@@ -81,7 +81,7 @@ def test_only_what_is_for_everybody_is_in_a_folder(installed: Installed, bundle:
         "after": f"{kept} | diff /run/kept - && echo unchanged",
         "plan": f"oci-gpu-hook plan --bundle {plain.path} || :",
     }
-    seen = in_turn(installed, scripts, MAKE)
+    seen = in_turn(scripts, MAKE)
     for name in ("plain", "mapped"):
         lines = [it for it in seen[name] if it not in OWN and not it.startswith("writable")]
         assert lines == [OPEN, "secret-lib/deep/open", "looked"], (name, seen[name])
@@ -91,7 +91,7 @@ def test_only_what_is_for_everybody_is_in_a_folder(installed: Installed, bundle:
         assert f"the host's {FOLDER}/{path} is left out: " in told, told
 
 
-def test_what_is_closed_later_is_given_to_no_later_container(installed: Installed, bundle: Maker) -> None:
+def test_what_is_closed_later_is_given_to_no_later_container(bundle: Maker) -> None:
     """What was saved of a folder is true no longer, though no name in it has changed."""
     tidy = "".join([f"rm -rf {FOLDER}/{name}; " for name in ("closed", "spool", "theirs", "group")])
     tidy += f"rm -f {FOLDER}/fifo {FOLDER}/socket {FOLDER}/lib/licence; umount {FOLDER}/mounted"
@@ -104,18 +104,18 @@ def test_what_is_closed_later_is_given_to_no_later_container(installed: Installe
         "closed": f"rm {FOLDER}/lib/deep/late; chmod 0600 {FOLDER}/lib/deep/open; {closed}",
         "again": f"chmod 0644 {FOLDER}/lib/deep/open; {again}",
     }
-    seen = in_turn(installed, scripts, MAKE)
+    seen = in_turn(scripts, MAKE)
     assert seen["whole"] == seen["again"] == ["secret-lib/deep/open", "1"]
     assert seen["late"][0] == "secret-lib/deep/open" and int(seen["late"][1]) > 1
     assert len(seen["closed"]) == 1
 
 
-def test_a_jetsons_folders_too(installed: Installed, bundle: Maker) -> None:
+def test_a_jetsons_folders_too(bundle: Maker) -> None:
     samples = "/usr/src/cudnn_samples_v9"
     made = bundle("busybox").asks("all", NVIDIA_REQUIRE_JETPACK="csv-mounts=all")
     made.runs("/bin/sh", "-c", f"cat {samples}/*; ls {samples}")
     script = f"echo licence >{samples}/key; chmod 0600 {samples}/key; {start('runc', made)}"
-    done = on_node(installed, script, platform="tegra")
+    done = on_node(script, platform="tegra")
     assert (done.code, done.out.split()) == (0, ["simulated", "README.md"]), done.err
 
 
@@ -132,11 +132,9 @@ echo looked
 
 
 @pytest.mark.parametrize("runtime", BOTH)
-def test_permissions_keep_what_is_roots_where_a_mount_is_made_writable(
-    installed: Installed, bundle: Maker, runtime: str
-) -> None:
+def test_permissions_keep_what_is_roots_where_a_mount_is_made_writable(bundle: Maker, runtime: str) -> None:
     """With CAP_SYS_ADMIN in a user namespace: SECURITY.md says that read-only does not hold there, and what does."""
     made = in_namespace(bundle("debian").asks("0", "all")).runs("/bin/sh", "-c", REMOUNT)
-    lines = on_node(installed, start(runtime, made)).printed().splitlines()
+    lines = on_node(start(runtime, made)).printed().splitlines()
     assert lines.count("writable") > 10 and lines[-1] == "looked"
     assert [line for line in lines if line.startswith("written")] == []

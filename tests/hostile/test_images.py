@@ -16,7 +16,7 @@ from oci_gpu_hook.kernel import syscalls
 from oci_gpu_hook.kernel.descriptors import closing
 from tests.hostile.scene import BOTH
 from tests.integration.conftest import Maker
-from tests.integration.engines import PROCDRIVER, Bundle, Installed, in_turn, run, start
+from tests.integration.engines import PROCDRIVER, Bundle, in_turn, run, start
 from tests.unit.libcudas import R575, library, said
 
 
@@ -38,7 +38,7 @@ OWN_LIBCUDA: dict[str, Callable[[Path], Any]] = {
 }
 
 
-def test_an_images_own_libcuda_costs_no_start(installed: Installed, bundle: Maker) -> None:
+def test_an_images_own_libcuda_costs_no_start(bundle: Maker) -> None:
     """Whatever has the name of CUDA's newer library: the container starts, with the host's, and at once."""
     scripts = {}
     for name, make in OWN_LIBCUDA.items():
@@ -47,13 +47,13 @@ def test_an_images_own_libcuda_costs_no_start(installed: Installed, bundle: Make
         folder.mkdir(parents=True)
         make(folder / "libcuda.so.999.1.1")
         scripts[name] = f"timeout 20 {start('runc', made)}"
-    for name, lines in in_turn(installed, scripts).items():
+    for name, lines in in_turn(scripts).items():
         assert lines[-1:] == ["cuInit 0, 1 devices"], (name, lines)
 
 
-def test_a_container_without_proc_starts(installed: Installed, bundle: Maker) -> None:
+def test_a_container_without_proc_starts(bundle: Maker) -> None:
     made = bundle("bare").asks("0").without("/proc").runs("/app/cuda")
-    done = run(installed, "crun", "v2", made)
+    done = run("crun", "v2", made)
     assert "exit status" not in done.err, done.err
 
 
@@ -100,7 +100,7 @@ def bounded(made: Bundle) -> Bundle:
 
 
 @pytest.mark.parametrize("runtime", BOTH)
-def test_a_container_without_a_sign_of_a_request_starts(installed: Installed, bundle: Maker, runtime: str) -> None:
+def test_a_container_without_a_sign_of_a_request_starts(bundle: Maker, runtime: str) -> None:
     """By annotations, which the state has as well, and by what the state has not; with a sign it is refused."""
     cases = {"many": MANY, "long": LONG, "asks": {}, "others": {}}
     scripts = {}
@@ -111,7 +111,7 @@ def test_a_container_without_a_sign_of_a_request_starts(installed: Installed, bu
             made.config["unknown"] = [*range(300_000)]
         made.runs("/bin/sh", "-c", "echo started; ls /dev")
         scripts[name] = f"{start(runtime, made)} 2>&1 || echo stopped"
-    seen = in_turn(installed, scripts)
+    seen = in_turn(scripts)
     *_, said, last = seen.pop("asks")
     assert last == "stopped" and re.search(r"exit (status|code:) 3\b", said), said[-500:]
     for name, lines in seen.items():

@@ -15,16 +15,16 @@ from tests.hostile.conftest import played
 from tests.hostile.load import NEW, OLD
 from tests.hostile.scene import Kit
 from tests.integration.conftest import Maker
-from tests.integration.engines import REPOSITORY, Installed, in_turn, on_node, start
+from tests.integration.engines import REPOSITORY, in_turn, on_node, start
 
 STARTS = int(os.environ.get("HOSTILE_LOAD", "100"))
 AT_ONCE = 16
 ONE = "gpu-holders = 1\n"
 
 
-def test_many_starts_while_the_driver_is_upgraded(installed: Installed, kit: Kit) -> None:
+def test_many_starts_while_the_driver_is_upgraded(kit: Kit) -> None:
     """Each is whole and right, or says why; killed ones and all others leave nothing."""
-    *rows, end = played(installed, "load", kit, f"{STARTS}", f"{AT_ONCE}", timeout=1800)
+    *rows, end = played("load", kit, f"{STARTS}", f"{AT_ONCE}", timeout=1800)
     assert end["left"] == []
     assert len(rows) == STARTS
     whole = [row for row in rows if row["whole"]]
@@ -45,11 +45,11 @@ def test_many_starts_while_the_driver_is_upgraded(installed: Installed, kit: Kit
     assert len(whole) >= len(rows) * 8 // 10
 
 
-def test_no_gpu_ever_has_two_holders_and_none_stays_taken(installed: Installed, kit: Kit) -> None:
+def test_no_gpu_ever_has_two_holders_and_none_stays_taken(kit: Kit) -> None:
     """Eight GPUs, sixteen who want one, under runc and crun by turns; then eight get theirs, one each."""
     line = f"{sys.executable} -m tests.hostile.rush {kit.file}"
     both = f"cd {REPOSITORY}; {line} {STARTS} {AT_ONCE} runc crun; {line} 8 8 runc"
-    out = on_node(installed, both, cgroup="v1", settings=ONE, timeout=1800).printed()
+    out = on_node(both, cgroup="v1", settings=ONE, timeout=1800).printed()
     rows = [json.loads(row) for row in out.splitlines()]
     ends = [row for row in rows if "twice" in row]
     assert [end["twice"] for end in ends] == [0, 0]
@@ -78,7 +78,7 @@ KILLED = {
 }
 
 
-def test_a_start_that_is_killed_at_any_call_holds_nothing(installed: Installed, bundle: Maker) -> None:
+def test_a_start_that_is_killed_at_any_call_holds_nothing(bundle: Maker) -> None:
     """Of its choice, its lock, its writing and its renaming; the next start gets all, and finds one file at most."""
     made = bundle("debian").asks("any:8").runs("/bin/sh", "-c", "echo started")
     path, node = made.config["hooks"]["createRuntime"][-1]["path"], made.config["hooks"]["createRuntime"][0]
@@ -92,14 +92,14 @@ def test_a_start_that_is_killed_at_any_call_holds_nothing(installed: Installed, 
             killed.runs("/bin/sh", "-c", "echo lives")
             scripts[f"{calls} {number}"] = f"{start('runc', killed)} 2>/dev/null || :\n{start('runc', made)}"
     scripts["left"] = "ls /run/oci-gpu-hook"
-    found = in_turn(installed, scripts, settings=ONE)
+    found = in_turn(scripts, settings=ONE)
     left = found.pop("left")
     assert all(lines[-1:] == ["started"] for lines in found.values()), found
     assert sum(lines[0] != "lives" for lines in found.values()) >= 4, found
     assert {name for name in left if name.startswith("leases")} <= {"leases", "leases.lock", "leases.new"}
 
 
-def test_a_user_can_neither_take_keep_forge_nor_free_a_lease(installed: Installed, bundle: Maker) -> None:
+def test_a_user_can_neither_take_keep_forge_nor_free_a_lease(bundle: Maker) -> None:
     """Not by the files, not by their lock, and a rootless engine of his gets no GPU and no lease."""
     made = bundle("debian").asks("any").runs("/bin/sh", "-c", "echo /dev/nvidia[0-9]*")
     as_user = "setpriv --reuid 64123 --regid 64123 --clear-groups"
@@ -116,6 +116,6 @@ for act in (*acts, lambda: os.unlink(f"{folder}/leases")):
 print("tried")
 """
     script = f"{start('runc', made)}\n{as_user} python3 -c '{tries}'\n{start('runc', made, 'again')}"
-    first, tried, second = in_turn(installed, {"all": script}, settings=ONE)["all"]
+    first, tried, second = in_turn({"all": script}, settings=ONE)["all"]
     assert first == second and first.startswith("/dev/nvidia")
     assert tried == "tried"

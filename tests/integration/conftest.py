@@ -13,8 +13,8 @@ from typing import Callable
 import pynvml
 import pytest
 
-from tests.integration import roots
-from tests.integration.engines import NODE, REPOSITORY, Bundle, Installed
+from tests.integration import engines, roots
+from tests.integration.engines import INSTALLED, NODE, REPOSITORY, Bundle, Installed
 
 Maker = Callable[[str], Bundle]
 
@@ -25,11 +25,11 @@ def _as_root() -> None:
         pytest.fail("integration tests run real containers: they need root")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="session", autouse=True)
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     """``make install`` below a folder; where that would take minutes, it has been made elsewhere."""
-    if "OCI_GPU_HOOK_INSTALLED" in os.environ:
-        return Installed(Path(os.environ["OCI_GPU_HOOK_INSTALLED"]))
+    if INSTALLED in os.environ:
+        return engines.installed()
     tree = tmp_path_factory.mktemp("installed")
     subprocess.run(
         ["make", "--silent", "-C", str(REPOSITORY), "install", f"DESTDIR={tree}"], check=True, stdout=subprocess.DEVNULL
@@ -38,7 +38,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     vendor = tree / "usr/lib/oci-gpu-hook/vendor"
     vendor.mkdir()
     shutil.copy(pynvml.__file__, vendor)
-    return Installed(tree)
+    os.environ[INSTALLED] = str(tree)
+    return engines.installed()
 
 
 @pytest.fixture(scope="session")
@@ -68,12 +69,9 @@ def driver() -> Path:
 def patterns(tmp_path_factory: pytest.TempPathFactory, driver: Path) -> dict[str, Path]:
     """The kinds of roots, made once and copied for each bundle."""
     folder = tmp_path_factory.mktemp("roots")
-    return {
-        "busybox": roots.busybox(folder / "busybox"),
-        "debian": roots.debian(folder / "debian", driver),
-        "bare": roots.bare(folder / "bare", driver),
-        "musl": roots.musl(folder / "musl", driver),
-    }
+    makers = {"debian": roots.debian, "bare": roots.bare, "musl": roots.musl}
+    made = {kind: make(folder / kind, driver) for kind, make in makers.items()}
+    return {"busybox": roots.busybox(folder / "busybox"), **made}
 
 
 @pytest.fixture()

@@ -29,6 +29,8 @@ PROCDRIVER = {
 }
 # In seconds: far above what anything takes on a machine that is busy with other things.
 HANGS = 1800
+# Of the environment: the folder below which the session has installed the hook.
+INSTALLED = "OCI_GPU_HOOK_INSTALLED"
 RUNTIMES = [("runc", "v1"), ("runc", "v2"), ("crun", "v1"), ("crun", "v2")]
 
 
@@ -150,10 +152,15 @@ class Bundle:
         (self.path / "config.json").write_text(json.dumps(self.config))
 
 
+def installed() -> Installed:
+    """Where the session has installed the hook."""
+    return Installed(Path(os.environ[INSTALLED]))
+
+
 def on_node(
-    installed: Installed | None,
     script: str,
     *,
+    hook: bool = True,
     cgroup: str = "v2",
     description: str = "h100x8",
     faults: tuple[str, ...] = (),
@@ -168,7 +175,7 @@ def on_node(
     packages: tuple[str | Path, ...] = (),
     timeout: int = HANGS,
 ) -> Outcome:
-    """Run a shell script on a simulated node that has the hook installed, if there is one.
+    """Run a shell script on a simulated node, with the session's hook installed or without one.
 
     Its standard input is a pipe with nothing in it: a runtime gives what it has there to a container's root, and the
     machine's /dev/null would be that user's from then on.
@@ -184,9 +191,8 @@ def on_node(
     many = {"break": faults, "packages": packages, "vendor": vendors, **{name: [it] for name, it in one.items() if it}}
     line += [word for name, values in many.items() for it in values for word in (f"--{name}", str(it))]
     install = ""
-    if installed:
-        tree = shlex.quote(str(installed.tree))
-        install = f"cp -a {tree}/usr/. /usr/ && mkdir -p /run/oci-gpu-hook\n"
+    if hook:
+        install = f"cp -a {shlex.quote(str(installed().tree))}/usr/. /usr/ && mkdir -p /run/oci-gpu-hook\n"
     if settings:
         install += f"printf %s {shlex.quote(settings)} >/etc/oci-gpu-hook.conf\n"
     environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root", "LANG": "C.UTF-8"}
@@ -201,10 +207,10 @@ def _outcome(line: list[str], script: str, timeout: int, environment: dict[str, 
     return Outcome(done.returncode, done.stdout, done.stderr)
 
 
-def in_turn(installed: Installed, scripts: dict[str, str], before: str = "", **node: Any) -> dict[str, list[str]]:
+def in_turn(scripts: dict[str, str], before: str = "", **node: Any) -> dict[str, list[str]]:
     """What each of several scripts prints that run one after another on one node."""
     parts = [f"echo {shlex.quote(f'== {name}')}\n(\n{text}\n)\n" for name, text in scripts.items()]
-    done = on_node(installed, before + "".join(parts), **node)
+    done = on_node(before + "".join(parts), **node)
     assert done.code == 0, done.out + done.err
     assert "Traceback" not in done.err, done.err
     found = [part.split("\n") for part in done.out.split("== ")[1:]]
@@ -242,8 +248,8 @@ def start(runtime: str, bundle: Bundle, name: str = "") -> str:
     return f"{runtime} run --bundle {shlex.quote(str(bundle.path))} {name or bundle.id}"
 
 
-def run(installed: Installed, runtime: str, cgroup: str, bundle: Bundle, **node: Any) -> Outcome:
-    return on_node(installed, start(runtime, bundle), cgroup=cgroup, **node)
+def run(runtime: str, cgroup: str, bundle: Bundle, **node: Any) -> Outcome:
+    return on_node(start(runtime, bundle), cgroup=cgroup, **node)
 
 
 def version(program: str) -> tuple[int, ...]:
@@ -282,23 +288,16 @@ PODMAN_RUN = (
 
 
 def run_podman(
-    installed: Installed,
-    root: Path,
-    command: str,
-    *,
-    options: str = "",
-    before: str = "",
-    runtime: str = "runc",
-    **node: Any,
+    root: Path, command: str, *, options: str = "", before: str = "", runtime: str = "runc", **node: Any
 ) -> Outcome:
     words = f"{PODMAN_RUN} --rm {options} --rootfs {root} {command}"
-    return with_podman(installed, before + podman(words, runtime=runtime, folder=root.parent), **node)
+    return with_podman(before + podman(words, runtime=runtime, folder=root.parent), **node)
 
 
-def with_podman(installed: Installed, script: str, **node: Any) -> Outcome:
+def with_podman(script: str, **node: Any) -> Outcome:
     """As on_node, for a script that starts podman."""
     try:
-        return on_node(installed, script, **node)
+        return on_node(script, **node)
     finally:
         remove_podmans_parents()
 

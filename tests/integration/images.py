@@ -34,18 +34,12 @@ def layout(
     with tarfile.open(fileobj=written, mode="w") as archive:
         archive.add(root, arcname=".")
     layer = blob("layer.v1.tar", written.getvalue())
-    config = document(
-        "config.v1+json",
-        {
-            "architecture": _ARCHITECTURES[platform.machine()],
-            "os": "linux",
-            "config": {"Env": list(env), "Volumes": {path: {} for path in volumes}},
-            "rootfs": {"type": "layers", "diff_ids": [layer["digest"]]},
-        },
-    )
-    manifest = document(
-        "manifest.v1+json", {"schemaVersion": 2, "config": config, "layers": [layer], "annotations": annotations}
-    )
+    told = {"Env": list(env), "Volumes": {path: {} for path in volumes}}
+    rootfs = {"type": "layers", "diff_ids": [layer["digest"]]}
+    architecture = {"architecture": _ARCHITECTURES[platform.machine()], "os": "linux"}
+    config = document("config.v1+json", {**architecture, "config": told, "rootfs": rootfs})
+    holds = {"schemaVersion": 2, "config": config, "layers": [layer], "annotations": annotations}
+    manifest = document("manifest.v1+json", holds)
     index = {"schemaVersion": 2, "manifests": [manifest]}
     (folder / "index.json").write_text(json.dumps(index))
     (folder / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')

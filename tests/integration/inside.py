@@ -14,7 +14,7 @@ from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 from tests.integration import roots
-from tests.integration.engines import REPOSITORY, Bundle, Installed, Outcome, on_node, run_podman, start
+from tests.integration.engines import REPOSITORY, Bundle, Outcome, on_node, run_podman, start
 
 DENIED = "Operation not permitted"
 # The kernel's answers for a device that has no driver behind it: the cgroup has let the open through.
@@ -128,13 +128,7 @@ class Attempt(NamedTuple):
 
 
 def attempt(
-    installed: Installed,
-    *bundles: Bundle,
-    commands: str = "true",
-    runtime: str = "runc",
-    refresh: bool = True,
-    before: str = "",
-    **node: Any,
+    *bundles: Bundle, commands: str = "true", runtime: str = "runc", refresh: bool = True, before: str = "", **node: Any
 ) -> list[Attempt]:
     """Start containers on one node, each of which shows what it has and runs the test's commands.
 
@@ -148,22 +142,20 @@ def attempt(
         line = start(runtime, bundle)
         script += f"cp /run/host-nodes {path}/rootfs/\n"
         script += f"code=0; {line} >{path}/out 2>{path}/err || code=$?; echo $code >{path}/code\n"
-    rows = _rows(on_node(installed, script, **node).printed().splitlines(), "capability")
+    rows = _rows(on_node(script, **node).printed().splitlines(), "capability")
     capabilities = {path: f"/dev/nvidia-caps/nvidia-cap{minor}" for path, minor in rows.items()}
     return [Attempt(bundle, _outcome(bundle.path), capabilities, listing) for bundle, listing in zip(bundles, found)]
 
 
-def look(installed: Installed, bundle: Bundle, commands: str = "true", **how: Any) -> Seen:
-    return attempt(installed, bundle, commands=commands, **how)[0].seen()
+def look(bundle: Bundle, commands: str = "true", **how: Any) -> Seen:
+    return attempt(bundle, commands=commands, **how)[0].seen()
 
 
-def look_podman(
-    installed: Installed, root: Path, options: str, commands: str = "true", *, before: str = "", **how: Any
-) -> Seen:
+def look_podman(root: Path, options: str, commands: str = "true", *, before: str = "", **how: Any) -> Seen:
     (root / "look").write_text(f"{_INSIDE}\n{commands}")
     script = f"{before}\n{_HOST}\ncp /run/host-nodes {root}/\n"
     # To a file: podman may end before it has passed on the last of a container's output.
-    done = run_podman(installed, root, "/bin/sh -c '/bin/sh /look >/out 2>&1'", options=options, before=script, **how)
+    done = run_podman(root, "/bin/sh -c '/bin/sh /look >/out 2>&1'", options=options, before=script, **how)
     assert done.code == 0, done.out + done.err
     out = Outcome(0, (root / "out").read_text(), done.err)
     for name in ("look", "out", "host-nodes"):
@@ -171,14 +163,14 @@ def look_podman(
     return _seen(out, {})
 
 
-def refused(installed: Installed, bundle: Bundle, **how: Any) -> str:
-    return attempt(installed, bundle, **how)[0].refusal()
+def refused(bundle: Bundle, **how: Any) -> str:
+    return attempt(bundle, **how)[0].refusal()
 
 
-def plan(installed: Installed, bundle: Bundle, *, refresh: bool = False, **node: Any) -> str:
+def plan(bundle: Bundle, *, refresh: bool = False, **node: Any) -> str:
     """What ``plan`` says of a bundle: a runtime keeps a successful hook's words."""
     bundle.write()
-    done = on_node(installed, f"{REFRESH if refresh else ''}oci-gpu-hook plan --bundle {bundle.path}", **node)
+    done = on_node(f"{REFRESH if refresh else ''}oci-gpu-hook plan --bundle {bundle.path}", **node)
     assert done.code == 0, done.err
     return done.out + done.err
 

@@ -1,26 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""podman with CDI specs of ours: of each kind, on each platform, and when the host has changed since they were written.
+"""podman with CDI specs of ours: of each kind, platform and vendor, and when the host has changed since.
 
-That a container has by them what it has by the hook alone is shown in test_cdi_vendors.py; which names a spec has and
-what each of them means in tests/unit/test_cdi.py.
+podman 4.3, the oldest that is tested, resolves the devices, makes the spec's edits and starts the spec's hook.  Which
+names a spec has and what each of them means is shown in tests/unit/test_cdi.py.
 """
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.gpunode import tegra
-from tests.integration.engines import REPOSITORY, Installed, cdi_devices, run_podman
-from tests.integration.inside import REFRESH
+from tests.integration.engines import REPOSITORY, cdi_devices, run_podman
+from tests.integration.inside import REFRESH, Seen, look_podman
+from tests.integration.test_inventory_truth import UPGRADE
 
 SPEC = "/etc/cdi/nvidia.yaml"
 GENERATE = f"{REFRESH}oci-gpu-hook cdi generate --output {SPEC}\n"
 # crun passes on what a hook says only to the file that this annotation names; runc puts it into its own error.
 CRUN_SAYS = "--annotation run.oci.hooks.stderr={}"
-
 
 # A node with all that may be beside GPUs.
 MORE = {"imex_channels": 2, "nvidia_fs": 2, "gdrcopy": True, "uverbs": 2}
@@ -42,37 +43,37 @@ def more(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("kind", [*BESIDE])
-def test_what_is_beside_gpus_has_specs_of_its_own(installed: Installed, root: Path, tmp_path: Path, kind: str) -> None:
+def test_what_is_beside_gpus_has_specs_of_its_own(root: Path, tmp_path: Path, kind: str) -> None:
     device, paths = BESIDE[kind]
     generate = f"oci-gpu-hook cdi generate --kind {kind} --output /etc/cdi/{kind}.yaml\n" * 2
     command = f"sh -c '{FIND}'"
     options = cdi_devices(device)
-    out = run_podman(installed, root, command, options=options, before=generate, description=more(tmp_path)).printed()
+    out = run_podman(root, command, options=options, before=generate, description=more(tmp_path)).printed()
     assert [line for line in out.splitlines() if line.startswith("/")] == sorted(paths)
 
 
-def test_management_brings_all_and_none_brings_files(installed: Installed, root: Path, tmp_path: Path) -> None:
+def test_management_brings_all_and_none_brings_files(root: Path, tmp_path: Path) -> None:
     generate = f"{GENERATE}oci-gpu-hook cdi generate --kind management --output /etc/cdi/management.yaml\n"
     command = "sh -c 'find /dev/nvidia* ! -type d | sort; nvidia-smi -L; ldconfig -p | grep libcuda.so.1'"
     how = {"before": generate, "description": more(tmp_path)}
-    out = run_podman(installed, root, command, options=cdi_devices("management.nvidia.com/gpu=all"), **how).printed()
+    out = run_podman(root, command, options=cdi_devices("management.nvidia.com/gpu=all"), **how).printed()
     nodes = [line for line in out.splitlines() if line.startswith("/dev/")]
     assert len([path for path in nodes if path[len("/dev/nvidia") :].isdecimal()]) == 8
     assert {"/dev/nvidia-caps/nvidia-cap1", "/dev/nvidia-caps/nvidia-cap2"} <= set(nodes)
     assert "/dev/nvidia-caps-imex-channels/channel1" in nodes
     assert out.count("(UUID: GPU-") == 8
-    none = run_podman(installed, root, command, options=cdi_devices("nvidia.com/gpu=none"), **how)
+    none = run_podman(root, command, options=cdi_devices("nvidia.com/gpu=none"), **how)
     assert "libcuda.so.1" in none.out and "(UUID: GPU-" not in none.out
     assert not [line for line in none.out.splitlines() if line[len("/dev/nvidia") :].isdecimal()]
 
 
 @pytest.mark.parametrize(("platform", "nodes"), [("tegra", set(tegra.DEVICES)), ("wsl", {"/dev/dxg"})])
-def test_a_jetson_and_wsl_have_specs(installed: Installed, root: Path, platform: str, nodes: set[str]) -> None:
+def test_a_jetson_and_wsl_have_specs(root: Path, platform: str, nodes: set[str]) -> None:
     generate = f"oci-gpu-hook cdi generate --output {SPEC}\n"
     command = "sh -c 'find /dev/nv* /dev/host1x* /dev/v4l2* /dev/dxg ! -type d 2>/dev/null; ldconfig -p; nvidia-smi'"
     for device in ("all", "0"):
         options = cdi_devices(f"nvidia.com/gpu={device}")
-        out = run_podman(installed, root, command, options=options, before=generate, platform=platform).printed()
+        out = run_podman(root, command, options=options, before=generate, platform=platform).printed()
         lines = out.splitlines()
         assert {line for line in lines if line.startswith("/dev/")} >= nodes
         assert any("libcuda.so.1 " in line for line in lines), out
@@ -104,40 +105,128 @@ CHANGED = {
 
 @pytest.mark.parametrize("case", CHANGED)
 @pytest.mark.parametrize("runtime", ["runc", "crun"])
-def test_what_a_name_no_longer_means_is_refused(installed: Installed, root: Path, runtime: str, case: str) -> None:
+def test_what_a_name_no_longer_means_is_refused(root: Path, runtime: str, case: str) -> None:
     change, name, says = CHANGED[case]
     said = root.parent / "said"
     said.touch()
     options = f"{cdi_devices(f'nvidia.com/gpu={name}')} {CRUN_SAYS.format(said) if runtime == 'crun' else ''}"
-    done = run_podman(installed, root, "id", options=options, before=GENERATE + change, runtime=runtime)
+    done = run_podman(root, "id", options=options, before=GENERATE + change, runtime=runtime)
     assert done.code != 0
     assert says in done.err + said.read_text(), done.err + said.read_text()
 
 
-def test_another_number_of_an_imex_channel_is_told(installed: Installed, root: Path, tmp_path: Path) -> None:
+def test_another_number_of_an_imex_channel_is_told(root: Path, tmp_path: Path) -> None:
     """A spec of channels alone starts no hook: there doctor is the only one who can say it."""
     before = f"oci-gpu-hook cdi generate --kind management --output /etc/cdi/m.yaml\n{OLD_CHANNEL}"
     before += "oci-gpu-hook doctor | grep 'fail  nodes' || :\n"
     options = cdi_devices("management.nvidia.com/gpu=all")
-    done = run_podman(installed, root, "id", options=options, before=before, runtime="runc", description=more(tmp_path))
+    done = run_podman(root, "id", options=options, before=before, runtime="runc", description=more(tmp_path))
     assert "/dev/nvidia-caps-imex-channels/channel1 is device 1:7, the driver's is " in done.out, done.out
     assert done.code != 0 and "channel1 was made as 1:7" in done.err, done.err
 
 
-# The next driver: the kernel's module, and its libraries.
-OLD, NEW = "580.65.06", "580.65.09"
-UPGRADE = f"""
-sed s/{OLD}/{NEW}/ /proc/driver/nvidia/version >/tmp/version
-mount --bind /tmp/version /proc/driver/nvidia/version
-folder=$(dirname $(find /usr/lib /usr/lib64 -maxdepth 2 -name libcuda.so.{OLD} | head -n 1))
-for old in $(find $folder -name '*.so.{OLD}'); do mv $old ${{old%{OLD}}}{NEW}; done
-ldconfig
+def test_a_spec_outlives_an_upgrade(root: Path) -> None:
+    before = f"{GENERATE}{UPGRADE}ldconfig\n{REFRESH}oci-gpu-hook doctor | grep /etc/cdi || :\n"
+    options, command = cdi_devices("nvidia.com/gpu=0"), "sh -c 'ls -l $(ldconfig -p | grep -o /.*libcuda.so.1$)'"
+    out = run_podman(root, command, options=options, before=before).printed()
+    assert f"{SPEC} says what the host has" in out
+    assert "libcuda.so.580.65.09" in out and "580.65.06" not in out
+
+
+KINDS = {
+    "OCI_AMD": "amd.com/gpu",
+    "OCI_INTEL": "intel.com/gpu",
+    "OCI_HABANA": "habana.ai/gaudi",
+    "OCI_NEURON": "aws.amazon.com/neuron",
+    "OCI_RDMA": "openfabrics.org/hca",
+    "OCI_SOLARFLARE": "amd.com/onload",
+    "OCI_XRT": "xilinx.com/fpga",
+    "NVIDIA_VISIBLE_DEVICES": "nvidia.com/gpu",
+}
+EVERYBODYS = ("amd", "intel", "habana", "neuron", "rdma", "onload", "xrt")
+VENDORS = "oci-gpu-hook cdi generate --vendor {flag} --output /etc/cdi/{flag}.{form}\n"
+NVIDIAS = "{refresh}oci-gpu-hook cdi generate --output /etc/cdi/nvidia.{form}\n"
+# Every file that a vendor's has, and its environment.  Times are those of a copy, and what runtimes make has none.
+LOOK = """
+env >/environment
+nvidia-smi -L
+/app/cuda
+stat -c '%n %F %t:%T %a %u:%g' /dev/nvidia* /dev/dri/*
+find /proc/driver/nvidia | sort
+cat /proc/driver/nvidia/params
+cd /usr/bin && stat -c '%A %u:%g %s %n' *
+find /opt /etc/OpenCL /etc/libibverbs.d /usr/lib /usr/lib64 /usr/libexec /usr/share/libdrm -type f 2>/dev/null |
+    while read -r path; do stat -c '%A %u:%g %s %n' "$path"; done
 """
 
 
-def test_a_spec_outlives_an_upgrade(installed: Installed, root: Path) -> None:
-    before = f"{GENERATE}{UPGRADE}{REFRESH}oci-gpu-hook doctor | grep /etc/cdi || :\n"
-    options, command = cdi_devices("nvidia.com/gpu=0"), "sh -c 'ls -l $(ldconfig -p | grep -o /.*libcuda.so.1$)'"
-    out = run_podman(installed, root, command, options=options, before=before).printed()
-    assert f"{SPEC} says what the host has" in out
-    assert f"libcuda.so.{NEW}" in out and OLD not in out
+def _generate(flags: tuple[str, ...], form: str = "yaml") -> str:
+    lines = [NVIDIAS if flag.startswith("NVIDIA") else VENDORS for flag in flags]
+    return "".join([line.format(flag=flag, form=form, refresh=REFRESH) for line, flag in zip(lines, flags)])
+
+
+def _devices(asked: dict[str, str]) -> str:
+    names = [f"{KINDS[flag]}={name}" for flag, text in asked.items() for name in text.split(",")]
+    return cdi_devices(*names)
+
+
+def _environment(root: Path) -> dict[str, str]:
+    file = root / "environment"
+    lines = file.read_text().splitlines()
+    file.unlink()
+    return dict(line.split("=", 1) for line in lines if "=" in line)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "cgroup", "asked"),
+    [
+        ("runc", "v2", {"OCI_AMD": "0"}),
+        ("crun", "v1", {"OCI_RDMA": "mlx5_1", "OCI_NEURON": "neuron0", "OCI_HABANA": "accel2"}),
+        ("crun", "v2", dict.fromkeys([flag for flag in KINDS if flag.startswith("OCI_")], "all")),
+        ("runc", "v1", {"OCI_XRT": "0000:e7:00.1", "OCI_INTEL": "renderD131,0"}),
+        ("runc", "v2", {"NVIDIA_VISIBLE_DEVICES": "0", "OCI_RDMA": "0"}),
+        ("runc", "v2", {"NVIDIA_VISIBLE_DEVICES": "all"}),
+        ("runc", "v1", {"NVIDIA_VISIBLE_DEVICES": "0:1"}),
+        ("crun", "v1", {"NVIDIA_VISIBLE_DEVICES": "GPU-e8a75d20-1f9c-4b63-8d7e-30b5c9f2614a"}),
+        ("crun", "v2", {"NVIDIA_VISIBLE_DEVICES": "1,0:0,0:1"}),
+    ],
+    ids=lambda value: "+".join(value) if isinstance(value, dict) else value,
+)
+def test_a_container_has_the_same_by_cdi_and_by_the_hook(
+    root: Path, runtime: str, cgroup: str, asked: dict[str, str]
+) -> None:
+    node: dict[str, Any] = {"description": "none", "vendors": EVERYBODYS}
+    gpus = asked.get("NVIDIA_VISIBLE_DEVICES", "")
+    if gpus:
+        node = {"description": "h100x8" if "OCI_RDMA" in asked else "h100mig", "vendors": ("rdma",)}
+    how = {"runtime": runtime, "cgroup": cgroup, **node}
+    before = _generate(tuple(asked), "json" if runtime == "crun" else "yaml")
+    # A spec's hook checks what the image requires.
+    required = "--env 'NVIDIA_REQUIRE_CUDA=cuda>=13'"
+    by_cdi = look_podman(root, f"{_devices(asked)} {required}", LOOK, before=before, **how)
+    given = _environment(root)
+    options = " ".join(f"--env {flag}={names}" for flag, names in asked.items())
+    options += " --env NVIDIA_DRIVER_CAPABILITIES=all" if gpus else ""
+    refresh = REFRESH if node["description"] != "none" else ""
+    by_hook = look_podman(root, options, LOOK, before=refresh, **how)
+    _environment(root)
+    _agree(by_cdi, by_hook)
+    assert {given[flag] for flag in asked} == {"void"}
+    if gpus:
+        # nvidia-smi lists those MIG devices whose capabilities it can open.
+        count, mig = (2, 4) if gpus == "all" else (2, 2) if "," in gpus else (1, gpus.count(":"))
+        assert f"cuInit 0, {count} devices" in by_cdi.printed
+        assert (by_cdi.printed.count("(UUID: GPU-"), by_cdi.printed.count("(UUID: MIG-")) == (count, mig)
+        assert by_cdi.libraries["libcuda.so.1", 64]
+    if "OCI_SOLARFLARE" in asked:
+        assert given["LD_PRELOAD"] == "libonload.so"
+
+
+def _agree(by_cdi: Seen, by_hook: Seen) -> None:
+    assert by_cdi.nodes and by_cdi.nodes == by_hook.nodes
+    assert by_cdi.allowed and by_cdi.allowed == by_hook.allowed
+    assert by_cdi.denied and by_cdi.denied == by_hook.denied
+    # Of a library that two vendors bring, whose comes first is whose hook came last.
+    assert {key: {*it} for key, it in by_cdi.libraries.items()} == {key: {*it} for key, it in by_hook.libraries.items()}
+    assert by_cdi.mounts == by_hook.mounts
+    assert by_cdi.printed == by_hook.printed

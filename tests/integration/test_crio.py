@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.integration.conftest import Maker
-from tests.integration.engines import REPOSITORY, Bundle, Installed, in_turn, start
+from tests.integration.engines import REPOSITORY, Bundle, in_turn, start
 from tests.integration.inside import ALLOWED, COMPUTE, Seen, attempt, node
 
 DATA = REPOSITORY / "tests/data/crio"
@@ -96,11 +96,11 @@ test ! -e /dev/nvidia0 -a ! -e /dev/nvidiactl || /app/cuda
 
 
 @pytest.mark.parametrize(("runtime", "cgroup"), RUNTIMES)
-def test_each_of_a_pod_has_what_it_asked_for(installed: Installed, bundle: Maker, runtime: str, cgroup: str) -> None:
+def test_each_of_a_pod_has_what_it_asked_for(bundle: Maker, runtime: str, cgroup: str) -> None:
     """By its environment, by nothing, by a device plugin's mounts, by an annotation of its own."""
     made = [container(bundle("debian"), *cases) for cases in ((), (), ("device-plugin",), ("cdi-container",))]
     made[0].config["process"]["env"].append("NVIDIA_VISIBLE_DEVICES=1,5")
-    main, sidecar, listed, annotated = look(installed, made, runtime, cgroup)
+    main, sidecar, listed, annotated = look(made, runtime, cgroup)
     main.has_exactly(*COMPUTE, node(1), node(5))
     sidecar.has_exactly()
     assert "nvidia" not in " ".join(sidecar.mounts)
@@ -111,30 +111,30 @@ def test_each_of_a_pod_has_what_it_asked_for(installed: Installed, bundle: Maker
 
 
 @pytest.mark.parametrize("runtime", ["runc", "crun"])
-def test_a_pods_own_annotation_asks_for_no_container(installed: Installed, bundle: Maker, runtime: str) -> None:
+def test_a_pods_own_annotation_asks_for_no_container(bundle: Maker, runtime: str) -> None:
     """CRI-O copies it to each of them."""
     made = [container(bundle("debian"), "cdi-pod", *more) for more in ((), ("cdi-container",))]
-    silent, annotated = look(installed, made, runtime, "v2")
+    silent, annotated = look(made, runtime, "v2")
     silent.has_exactly()
     annotated.has_exactly(*COMPUTE, node(5))
 
 
 @pytest.mark.parametrize(("runtime", "cgroup"), RUNTIMES)
-def test_in_a_pod_with_a_user_namespace(installed: Installed, bundle: Maker, runtime: str, cgroup: str) -> None:
+def test_in_a_pod_with_a_user_namespace(bundle: Maker, runtime: str, cgroup: str) -> None:
     """Its root is nobody here, and crun tells of no bundle, as there is a device."""
     found = {}
     for name, asked in (("main", ["NVIDIA_VISIBLE_DEVICES=1,5"]), ("sidecar", [])):
         made = container(bundle("debian"), "user-namespace")
         made.config["process"]["env"] += asked
         found[name] = start(f"{runtime} --systemd-cgroup", made.runs("/bin/sh", "-c", OPENED), name)
-    seen = in_turn(installed, found, pod(mapped=True), cgroup=cgroup, booted=True)
+    seen = in_turn(found, pod(mapped=True), cgroup=cgroup, booted=True)
     answer = f": {ALLOWED[0]}"
     assert [line.endswith(answer) for line in seen["main"][:-1]] == [True] * 5, seen
     assert seen["main"][-1] == "cuInit 0, 2 devices"
     assert seen["sidecar"] == []
 
 
-def look(installed: Installed, made: list[Bundle], runtime: str, cgroup: str) -> list[Seen]:
+def look(made: list[Bundle], runtime: str, cgroup: str) -> list[Seen]:
     how: dict[str, Any] = {"cgroup": cgroup, "booted": True, "settings": "accept-volume-mounts = yes\n"}
-    done = attempt(installed, *made, commands=SHARED, runtime=f"{runtime} --systemd-cgroup", before=pod(), **how)
+    done = attempt(*made, commands=SHARED, runtime=f"{runtime} --systemd-cgroup", before=pod(), **how)
     return [it.seen() for it in done]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.integration import roots
-from tests.integration.engines import Installed, in_turn, on_node
+from tests.integration.engines import in_turn, on_node
 from tests.integration.migdevices import CAPABILITIES, MADE_ANEW
 
 # What the node lacks of a host that is set up: ranges of ids, a runtime that images have no word with, whichever podman
@@ -74,7 +74,6 @@ BOTH_FOLDERS = (
 NVIDIAS_RUNTIME = """printf '[crio.runtime]\\ndefault_runtime = "nvidia"\\n[crio.runtime.runtimes.nvidia]\\n
 runtime_path = "/usr/bin/nvidia-container-runtime"\\n' >/etc/crio/crio.conf.d/99-nvidia.conf"""
 
-
 # As podman says its version; crun is what podman takes where no file says another.
 PODMAN = """
 rm /etc/containers/containers.conf.d/00-runtime.conf
@@ -82,7 +81,6 @@ printf '#!/bin/sh\\necho podman version {version}\\n' >/run/podman
 chmod 0755 /run/podman
 mount --bind /run/podman /usr/bin/podman
 """
-
 
 REINSTALL = "make deb && apt install --reinstall ./.build/deb/oci-gpu-hook_*.deb"
 
@@ -359,12 +357,8 @@ def judge(planted: Planted, said: str) -> None:
     code, document = parsed(said)
     found = [item for item in document["findings"] if item["level"] in (planted.level, "warn", "fail")]
     assert planted.level != "pass" or {item["level"] for item in found} == {"pass"}, found
-    assert any(
-        (item["level"], item["check"]) == (planted.level, planted.check)
-        and planted.seen in item["seen"]
-        and planted.remedy in item["remedy"]
-        for item in found
-    ), found
+    its = [item for item in found if (item["level"], item["check"]) == (planted.level, planted.check)]
+    assert any(planted.seen in item["seen"] and planted.remedy in item["remedy"] for item in its), found
     failed = len([item for item in found if item["level"] == "fail"])
     assert (document["failed"], code) == (failed, 1 if failed else 0)
 
@@ -378,19 +372,19 @@ def passes(said: str) -> None:
 
 
 @pytest.mark.parametrize("faults", BROKEN)
-def test_a_broken_node_is_named_with_its_remedy(installed: Installed, faults: str) -> None:
-    done = on_node(installed, f"{SET_UP}{DOCTOR}", faults=tuple(faults.split()))
+def test_a_broken_node_is_named_with_its_remedy(faults: str) -> None:
+    done = on_node(f"{SET_UP}{DOCTOR}", faults=tuple(faults.split()))
     assert "Traceback" not in done.err, done.err
     judge(BROKEN[faults], done.out.strip())
 
 
-def test_a_planted_fault_is_named_with_its_remedy_which_mends_it(installed: Installed) -> None:
+def test_a_planted_fault_is_named_with_its_remedy_which_mends_it() -> None:
     newer = PODMAN.format(version="4.6.0")
     scripts = {"nothing": DOCTOR, "newer podman": f"restore\n(\n{newer}\n) >&2\n{DOCTOR}"}
     for number, (script, planted) in enumerate(PLANTED.items()):
         then = f"{FIX}{DOCTOR}" if planted.fixed else ""
         scripts[str(number)] = f"restore\n(\n{script}\n) >&2\n{DOCTOR}{then}"
-    found = in_turn(installed, scripts, SET_UP + RESTORE)
+    found = in_turn(scripts, SET_UP + RESTORE)
     for name in ("nothing", "newer podman"):
         passes(found.pop(name)[0])
     for (said, *fixed), (script, planted) in zip(found.values(), PLANTED.items()):
@@ -402,9 +396,8 @@ def test_a_planted_fault_is_named_with_its_remedy_which_mends_it(installed: Inst
 
 
 @pytest.mark.parametrize(("description", "cgroup"), [("v100", "v1"), ("h100mig", "v2")])
-def test_all_passes_on_a_whole_node(installed: Installed, description: str, cgroup: str) -> None:
-    node: dict[str, Any] = {"description": description, "cgroup": cgroup}
-    done = on_node(installed, SET_UP + CRIO + DOCTOR, **node)
+def test_all_passes_on_a_whole_node(description: str, cgroup: str) -> None:
+    done = on_node(SET_UP + CRIO + DOCTOR, description=description, cgroup=cgroup)
     passes(done.out)
     assert '"hook in CRI-O"' in done.out
 
@@ -415,14 +408,14 @@ OLD = "/etc/cdi/gpu.yaml: it does not say what the host has now"
 FIX_OURS = f"oci-gpu-hook inventory refresh && {GENERATE}"
 
 
-def test_a_stale_mig_name_in_a_spec_is_named_with_its_remedy_which_fixes_it(installed: Installed) -> None:
+def test_a_stale_mig_name_in_a_spec_is_named_with_its_remedy_which_fixes_it() -> None:
     """Of an instance that is gone, and of one that was made again."""
     script = f"""{SET_UP}{GENERATE} >&2
 {DESTROYED}
 {DOCTOR}{FIX}{DOCTOR}
 ({MADE_ANEW}oci-gpu-hook inventory refresh) >&2
 {DOCTOR}{FIX}{DOCTOR}"""
-    done = on_node(installed, script, description="h100mig")
+    done = on_node(script, description="h100mig")
     assert (done.code, "Traceback" in done.err) == (0, False), done.err
     destroyed, fixed, made_again, fixed_again = done.out.splitlines()
     for said in (destroyed, made_again):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.engines import Installed, in_turn
+from tests.integration.engines import in_turn
 from tests.integration.inside import COMPUTE, gpus, node
 from tests.integration.test_lxc import allowed
 
@@ -202,13 +202,13 @@ chown {owner} /run/apptainer/session
 
 
 @pytest.fixture(scope="module")
-def seen(installed: Installed, patterns: dict[str, Path]) -> dict[str, list[str]]:
+def seen(patterns: dict[str, Path]) -> dict[str, list[str]]:
     words = {"root": patterns["debian"], "start": START}
     words["apptainer"] = STARTER.replace("{ambient}", AMBIENT)
     scripts = {f"enroot {row}": enroot(*row) for row in ROWS}
     scripts |= {f"apptainer {row}": apptainer(*row) for row in APPTAINER}
     scripts["host"] = "grep -c -e enroot-data -e apptainer /proc/self/mountinfo || :"
-    return in_turn(installed, scripts, BEFORE.format(**words), description="h100x8", cgroup="v1")
+    return in_turn(scripts, BEFORE.format(**words), description="h100x8", cgroup="v1")
 
 
 def has(lines: list[str], indices: tuple[int, ...], *, all_nodes: bool) -> None:
@@ -285,10 +285,10 @@ sed 's/^/line /' /run/lines
 """
 
 
-def test_charliecloud_copies_the_drivers_files(installed: Installed, patterns: dict[str, Path]) -> None:
+def test_charliecloud_copies_the_drivers_files(patterns: dict[str, Path]) -> None:
     """Its containers have the host's /dev, and so every GPU."""
     script = ROOT.format(root=patterns["debian"]) + CHARLIECLOUD
-    lines = in_turn(installed, {"ch": script}, description="v100")["ch"]
+    lines = in_turn({"ch": script}, description="v100")["ch"]
     assert allowed(lines) >= COMPUTE | {"/dev/nvidia0"}, lines
     assert "cuInit 0, 1 devices" in lines, lines
     there, listed = lines[lines.index("of the host") + 1 :]
@@ -296,11 +296,11 @@ def test_charliecloud_copies_the_drivers_files(installed: Installed, patterns: d
 
 
 @pytest.mark.parametrize("cgroup", ["v1", "v2"])
-def test_nspawn_has_what_its_words_say(installed: Installed, patterns: dict[str, Path], cgroup: str) -> None:
+def test_nspawn_has_what_its_words_say(patterns: dict[str, Path], cgroup: str) -> None:
     """Device rules are systemd's, which PID 1 of the node sets; what the words cannot say is told."""
     before = ROOT.format(root=patterns["debian"])
     scripts = {"words": NSPAWN, "file": FILES}
-    found = in_turn(installed, scripts, before, description="h100x8", cgroup=cgroup, booted=True)
+    found = in_turn(scripts, before, description="h100x8", cgroup=cgroup, booted=True)
     lines = found["words"]
     assert allowed(lines) == COMPUTE | {node(1), node(6)}, lines
     assert "cuInit 0, 2 devices" in lines, lines

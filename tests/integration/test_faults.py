@@ -1,23 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bad input and broken hosts: the documented exit code, one sentence, nothing left behind, no traceback."""
+"""Bad input and broken hosts: the documented exit code, one sentence, nothing left behind, no traceback; and in time.
+
+No runtime limits the hook's time, and the hook does.
+"""
 
 from __future__ import annotations
 
 import json
-import re
 import shlex
+import signal
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.integration import roots
 from tests.integration.conftest import Maker
-from tests.integration.engines import Bundle, Installed, in_turn, on_node, run, start
+from tests.integration.engines import REPOSITORY, Bundle, in_turn, on_node, run_unshared, start
 from tests.integration.inside import sentence
 from tests.integration.test_invariants import HOOK
 
 
-def test_a_bad_state_or_bundle_is_exit_3(installed: Installed, bundle: Maker) -> None:
+def test_a_bad_state_or_bundle_is_exit_3(bundle: Maker) -> None:
     made = bundle("busybox")
     here, gone = {"bundle": str(made.path)}, {"bundle": "/nowhere"}
     asks = '"process": {"env": ["NVIDIA_VISIBLE_DEVICES=0"]}'
@@ -46,7 +51,7 @@ def test_a_bad_state_or_bundle_is_exit_3(installed: Installed, bundle: Maker) ->
             f'echo {shlex.quote(state)} | sed "s/: -1,/: $!,/; s/: -2,/: $$,/" |'
             f" {HOOK} createRuntime 2>&1 || echo $?\nkill $!"
         )
-    found = in_turn(installed, scripts)
+    found = in_turn(scripts)
     for (_, _, words), lines in zip(rows, found.values()):
         said, code = lines
         assert said.startswith("oci-gpu-hook: ") and words in said, lines
@@ -73,19 +78,19 @@ def left_behind(made: Bundle, before: dict[str, tuple[str, int]]) -> set[str]:
     ],
 )
 def test_what_cannot_be_met_stops_that_start_alone(
-    installed: Installed, bundle: Maker, faults: str, devices: str, code: int, words: str
+    bundle: Maker, faults: str, devices: str, code: int, words: str
 ) -> None:
     made, plain = bundle("debian").asks(devices).runs(*ECHO), bundle("busybox").runs(*ECHO)
     before = roots.listing(made.rootfs)
     script = f"! {start('runc', made)} || exit 1\n{start('runc', plain)}"
-    done = on_node(installed, script, faults=tuple(faults.split()))
+    done = on_node(script, faults=tuple(faults.split()))
     assert (done.code, done.out) == (0, "started\n"), done.err
     assert f"exit status {code}" in done.err, done.err
     assert words in sentence(done.err)
     assert left_behind(made, before) == set()
 
 
-def test_a_node_that_is_there_is_left_or_an_error(installed: Installed, bundle: Maker) -> None:
+def test_a_node_that_is_there_is_left_or_an_error(bundle: Maker) -> None:
     node = {"path": "/dev/nvidiactl", "type": "c", "fileMode": 0o600, "uid": 7, "gid": 0}
     wrong, right = bundle("busybox").asks("0"), bundle("busybox").asks("0")
     for made, major, minor in ((wrong, 1, 3), (right, 195, 255)):
@@ -93,25 +98,54 @@ def test_a_node_that_is_there_is_left_or_an_error(installed: Installed, bundle: 
         made.runs("/bin/sh", "-c", "stat -c '%u %a' /dev/nvidiactl")
     before = roots.listing(wrong.rootfs)
     script = f"! {start('runc', wrong)} || exit 1\n{start('runc', right)}"
-    done = on_node(installed, script)
+    done = on_node(script)
     assert (done.code, done.out) == (0, "7 600\n"), done.err
     assert "/dev/nvidiactl is there as 1:3, it must be 195:255" in done.err
     assert left_behind(wrong, before) == set()
 
 
-@pytest.mark.parametrize(("runtime", "cgroup"), [("runc", "v1"), ("crun", "v2")])
-def test_two_hooks_give_what_one_gives(installed: Installed, bundle: Maker, runtime: str, cgroup: str) -> None:
-    """As where an engine reads two folders, and the registrations have two names: the second finds its work done."""
-    look = "cut -d' ' -f5 /proc/self/mountinfo | sort -u; ls -l /dev; nvidia-smi -L"
-    made = bundle("busybox").asks("0").runs("/bin/sh", "-c", look)
-    once = run(installed, runtime, cgroup, made)
-    hooks = made.config["hooks"]["createRuntime"]
-    hooks += [hook for hook in hooks if "oci-gpu-hook" in hook["path"]]
-    made.write()
-    twice = run(installed, runtime, cgroup, made)
-    assert once.code == twice.code == 0, once.err + twice.err
-    # But for the minute in which they were made.
-    assert [re.sub(r" ..:..", "", out) for out in (once.out, once.err)] == [
-        re.sub(r" ..:..", "", out) for out in (twice.out, twice.err)
-    ]
-    assert "GPU 0: " in twice.out
+# A hook of another's, which reads its state.  crun keeps all signals for later, so one SIGCHLD waits from then on.
+OTHER: dict[str, Any] = {"path": "/bin/cat", "args": ["cat"]}
+# The next hook has ended when crun looks for its end: of two such signals the kernel keeps the first, of another.
+SLOW = "strace -o /dev/null -e trace=rt_sigtimedwait -e inject=rt_sigtimedwait:delay_enter=500000 "
+
+
+@pytest.mark.parametrize(("timeout", "fails"), [(None, False), (2, True)])
+def test_crun_sees_the_hooks_end(bundle: Maker, timeout: int | None, fails: bool) -> None:
+    """It does of a hook that has a timeout: of ours, with one, this shows that the test can fail."""
+    made = bundle("busybox").asks(None)
+    ours = dict(made.config["hooks"]["createRuntime"][-1])
+    ours.update({"timeout": timeout} if timeout else {})
+    made.config["hooks"] = {"createRuntime": [OTHER, OTHER, ours]}
+    made.runs("/bin/sh", "-c", "echo started")
+    done = on_node(SLOW + start("crun", made))
+    assert (done.code != 0) is fails, done.err
+    assert done.out == ("" if fails else "started\n")
+
+
+# A filesystem whose server has the file open and never answers: what looks at it waits until it is killed.
+NEVER_ANSWERS = """
+import ctypes, json, os, subprocess
+libc = ctypes.CDLL(None, use_errno=True)
+fuse = os.open("/dev/fuse", os.O_RDWR)
+options = b"fd=%d,rootmode=40000,user_id=0,group_id=0" % fuse
+assert libc.mount(b"none", {folder!r}.encode(), b"fuse", 0, options) == 0
+code = {code!r}
+state = json.dumps({{"id": "c", "pid": os.getpid(), "bundle": {folder!r} + "/bundle"}})
+done = subprocess.run([{python!r}, "-c", code], input=state, text=True, timeout=60)
+print(done.returncode)
+"""
+SHORT = f"""
+import sys
+sys.path.insert(0, {str(REPOSITORY)!r})
+from oci_gpu_hook.kernel import alarm
+alarm.SECONDS = 1
+from oci_gpu_hook import hook
+hook.main("createRuntime", [])
+"""
+
+
+@pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="this kernel has no FUSE")
+def test_a_filesystem_that_does_not_answer_holds_no_hook_for_ever(tmp_path: Path) -> None:
+    code = NEVER_ANSWERS.format(folder=str(tmp_path), code=SHORT, python=sys.executable)
+    assert run_unshared(code) == f"{-signal.SIGALRM}\n"

@@ -7,23 +7,18 @@ import json
 
 import pytest
 
-from tests.integration.engines import REPOSITORY, Installed, in_turn, on_node
+from tests.integration.engines import REPOSITORY, in_turn, on_node
 
 FOLDER = "/etc/kubernetes/node-feature-discovery/features.d"
 FILE = f"{FOLDER}/oci-gpu-hook"
 SETTINGS = f"features = {FILE}\n"
-VALIDATION = json.dumps(
-    {
-        "time": 1_700_000_000,
-        "driver_version": "590.48.01",
-        "steps": [{"name": "driver", "outcome": "passed", "why": ""}],
-    }
-)
+STEP = {"name": "driver", "outcome": "passed", "why": ""}
+VALIDATION = json.dumps({"time": 1_700_000_000, "driver_version": "590.48.01", "steps": [STEP]})
 OURS = "feature.node.kubernetes.io/oci-gpu-hook"
 
 
 @pytest.fixture(scope="module")
-def done(installed: Installed) -> dict[str, list[str]]:
+def done() -> dict[str, list[str]]:
     scripts = {
         "written": f"oci-gpu-hook inventory refresh >&2; oci-gpu-hook features --write; cat {FILE}",
         "validated": f"""printf %s '{VALIDATION}' >/run/oci-gpu-hook/validation.json
@@ -49,7 +44,7 @@ oci-gpu-hook features --write; oci-gpu-hook features --write; ls -A {FOLDER}""",
         "no folder": """printf 'features = /proc/nowhere/f\\n' >/etc/oci-gpu-hook.conf
 umount /proc/driver/nvidia; oci-gpu-hook features --write 2>&1 || echo $?""",
     }
-    return in_turn(installed, scripts, description="h100mig", settings=SETTINGS)
+    return in_turn(scripts, description="h100mig", settings=SETTINGS)
 
 
 def test_the_file_says_what_the_node_has(done: dict[str, list[str]]) -> None:
@@ -59,13 +54,8 @@ def test_the_file_says_what_the_node_has(done: dict[str, list[str]]) -> None:
     # What is below nvidia.com is GPU Feature Discovery's.
     assert {name.partition("/")[0] for name in found} == {OURS.partition("/")[0]}
     assert found[f"{OURS}.validation"] == "none"
-    assert done["validated"] == [
-        f"{OURS}.validation=incomplete",
-        f"{OURS}.validation.driver=passed",
-        f"{OURS}.validation.timestamp=1700000000",
-        "644",
-        "oci-gpu-hook",
-    ]
+    validation = [f"{OURS}.validation{it}" for it in ("=incomplete", ".driver=passed", ".timestamp=1700000000")]
+    assert done["validated"] == [*validation, "644", "oci-gpu-hook"]
 
 
 # A piece of each line: what cannot be written leaves nothing, and the file goes with its setting and its driver.
@@ -92,7 +82,7 @@ def test_an_uninstallation_takes_the_file_with_it() -> None:
         assert "features --remove >/dev/null" in (REPOSITORY / "packaging" / name).read_text()
 
 
-def test_watch_keeps_the_file_and_removes_it_with_the_driver(installed: Installed) -> None:
+def test_watch_keeps_the_file_and_removes_it_with_the_driver() -> None:
     script = f"""
 until_it() {{ for try in $(seq 6000); do ! "$@" || return 0; sleep 0.1; done; cat /run/said; return 1; }}
 said_twice() {{ [ $(grep -c "^wrote {FILE}" /run/said) = 2 ]; }}
@@ -106,7 +96,7 @@ kill -TERM $watch && wait $watch
 cat /run/said
 """
     # The default node has InfiniBand, too, of which the file tells on.
-    out = on_node(installed, script, settings=SETTINGS, description="v100").printed()
+    out = on_node(script, settings=SETTINGS, description="v100").printed()
     told = [line.partition(":")[0] for line in out.splitlines() if FILE in line]
     assert told == [f"wrote {FILE}", "no driver is loaded", f"wrote {FILE}"]
     assert "Traceback" not in out

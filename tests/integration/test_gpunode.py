@@ -18,7 +18,6 @@ from tests.integration.engines import on_node
 
 ROOT = "/run/nvidia/driver"
 
-
 # Where only this node could write, and where everybody does.
 QUIET = (
     *("/dev", "/etc", "/usr/bin", "/usr/libexec", "/lib/firmware", "/proc/driver"),
@@ -43,18 +42,17 @@ def outside() -> dict[str, Any]:
     return seen
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        {"cgroup": "v1"},
-        {"driver_root": ROOT, "layout": "current", "description": "h100mig"},
-        {"vendors": tuple(VENDORS)},
-    ],
-    ids=["host", "driver root", "vendors"],
-)
+NODES: dict[str, dict[str, Any]] = {
+    "host": {"cgroup": "v1"},
+    "driver root": {"driver_root": ROOT, "layout": "current", "description": "h100mig"},
+    "vendors": {"vendors": tuple(VENDORS)},
+}
+
+
+@pytest.mark.parametrize("how", NODES.values(), ids=NODES)
 def test_nothing_shows_outside(how: dict[str, Any]) -> None:
     before = outside()
     left = ("/run/nvidia-left", "/tmp/nvidia-left", "/usr/bin/nvidia-left", "/etc/nvidia-left")
     script = f"touch {' '.join(left)}; ls /run /tmp; grep -q nvidia-uvm /proc/devices"
-    assert {"nvidia-left", "nvidia-mps"} <= set(on_node(None, script, **how).printed().split())
+    assert {"nvidia-left", "nvidia-mps"} <= set(on_node(script, hook=False, **how).printed().split())
     assert outside() == before

@@ -27,7 +27,6 @@ from tests.integration.test_invariants import HOOK, traced
 # its `read`, which is twice there: once with a time limit.
 NO_GPU = 48
 
-
 _CALL = re.compile(r"^(?:\[pid +\d+\] |\d+ +)?(\w+)\(")
 _PATH = re.compile(r'"((?:[^"\\]|\\.)*)"')
 _FAILED = re.compile(r"\) += -1 E")
@@ -46,10 +45,10 @@ def count(lines: Iterable[str]) -> dict[str, Any]:
     return {"calls": sum(names.values()), "programs": names["execve"], "files": files, "names": names.most_common()}
 
 
-def counted(installed: Installed, made: Bundle, before: str = "", **node: Any) -> dict[str, Any]:
+def counted(made: Bundle, before: str = "", **node: Any) -> dict[str, Any]:
     log = made.path / "trace"
     traced(made, log).runs("/bin/sh", "-c", "true")
-    on_node(installed, f"{before}{start('runc', made)}", **node).printed()
+    on_node(f"{before}{start('runc', made)}", **node).printed()
     return count(log.read_text().splitlines())
 
 
@@ -68,14 +67,8 @@ def at_most(grown: dict[str, float], most: dict[str, float]) -> None:
 
 # A file: its tree is cloned, gets its attributes, and is moved onto a mount point, which is made and opened.
 CLONED = {"open_tree": 1, "mount_setattr": 1}
-A_FILE = {
-    **CLONED,
-    "mknodat": 1,
-    "openat": 1,
-    "move_mount": 1,
-    "close": 1,
-    "read": 0.1,  # of mountinfo and the like, which grow too
-}
+# What is read is mountinfo and the like, which grow too.
+A_FILE = {**CLONED, "mknodat": 1, "openat": 1, "move_mount": 1, "close": 1, "read": 0.1}
 # A GPU: its node is looked at, mounted like a file or made, allowed in the cgroup; and it has a folder in /proc.
 A_GPU = {"openat2": 1, "newfstatat": 2, "statx": 4, **CLONED, "move_mount": 1, "mkdirat": 2, "mknodat": 1, "close": 2}
 # One write to devices.allow each; on cgroup v2 all GPUs are in one program.
@@ -87,32 +80,30 @@ def firmware(files: int) -> str:
     return f"for i in $(seq {files}); do echo x >{folder}/gsp_more$i.bin; done\n{REFRESH}"
 
 
-def test_a_mounted_file_more_takes_seven_calls(installed: Installed, bundle: Maker) -> None:
+def test_a_mounted_file_more_takes_seven_calls(bundle: Maker) -> None:
     made = [bundle("debian").asks("0") for _ in range(2)]
-    few, many = (counted(installed, it, firmware(n)) for it, n in zip(made, (10, 50)))
+    few, many = (counted(it, firmware(n)) for it, n in zip(made, (10, 50)))
     at_most(each_more(few, many, 40), A_FILE)
 
 
-def with_gpus(installed: Installed, bundle: Maker, gpus: int, devices: str, **node: str) -> dict[str, Any]:
+def with_gpus(bundle: Maker, gpus: int, devices: str, **node: str) -> dict[str, Any]:
     """The system calls of a start on a node that has so many."""
     made = bundle("busybox").asks(devices)
     description = made.path / "node.json"
     description.write_text(json.dumps(describe(gpus)))
-    return counted(installed, made, REFRESH, description=str(description), **node)
+    return counted(made, REFRESH, description=str(description), **node)
 
 
 @pytest.mark.parametrize(("cgroup", "most"), [("v1", A_GPU_V1), ("v2", A_GPU)], ids=["v1", "v2"])
-def test_a_gpu_more_takes_two_dozen_calls(
-    installed: Installed, bundle: Maker, cgroup: str, most: dict[str, float]
-) -> None:
-    one, two, sixteen = (with_gpus(installed, bundle, gpus, "all", cgroup=cgroup) for gpus in (1, 2, 16))
+def test_a_gpu_more_takes_two_dozen_calls(bundle: Maker, cgroup: str, most: dict[str, float]) -> None:
+    one, two, sixteen = (with_gpus(bundle, gpus, "all", cgroup=cgroup) for gpus in (1, 2, 16))
     at_most(each_more(one, two, 1), most)
     at_most(each_more(two, sixteen, 14), {**most, "read": 0.5})
 
 
-def test_gpus_that_are_not_asked_for_take_nothing(installed: Installed, bundle: Maker) -> None:
+def test_gpus_that_are_not_asked_for_take_nothing(bundle: Maker) -> None:
     """But that lists of them are longer to read."""
-    one, sixteen = (with_gpus(installed, bundle, gpus, "0") for gpus in (1, 16))
+    one, sixteen = (with_gpus(bundle, gpus, "0") for gpus in (1, 16))
     assert one["calls"] > 100
     more = each_more(one, sixteen, 15)
     assert {name: number for name, number in more.items() if number > 0 and name != "read"} == {}
@@ -131,30 +122,30 @@ def test_the_nodes_mounts_are_read_once(installed: Installed, bundle: Maker, cgr
     found = []
     for before in ("", "", MORE):
         made.config["hooks"] = installed.hooks()
-        found.append(counted(installed, made, before, cgroup=cgroup))
+        found.append(counted(made, before, cgroup=cgroup))
     assert [one["files"].count(MOUNTS) for one in found] == [1, 1, 1]
     _, old, many = found
     grown = {name: it for name, it in each_more(old, many, 400).items() if it > 0}
     assert grown.keys() == {"read"} and grown["read"] < 0.1, grown
 
 
-def test_what_is_there_already_takes_no_look_at_the_mounts(installed: Installed, bundle: Maker) -> None:
+def test_what_is_there_already_takes_no_look_at_the_mounts(bundle: Maker) -> None:
     """The engine has mounted some of the driver's files; of a volume that holds others is asked once."""
     made = bundle("debian").asks("0")
     for name in ("libcuda.so.580.65.06", "libnvidia-ml.so.580.65.06"):
         library = f"/usr/lib/{roots.MULTIARCH}/{name}"
         made.mounts(library, library, "ro")
-    assert counted(installed, made)["files"].count(MOUNTS) == 1
+    assert counted(made)["files"].count(MOUNTS) == 1
     made = bundle("debian").asks("0")
     programs = made.path / "programs"
     shutil.copytree(made.rootfs / "usr/bin", programs, symlinks=True)
     for name in ("nvidia-smi", "nvidia-debugdump", "nvidia-cuda-mps-control"):
         (programs / name).write_text("the volume's own")
     made.mounts(programs, "/usr/bin")
-    assert counted(installed, made)["files"].count(MOUNTS) == 2
+    assert counted(made)["files"].count(MOUNTS) == 2
 
 
-def test_without_a_gpu_nothing_but_config_json_is_opened(installed: Installed, bundle: Maker, tmp_path: Path) -> None:
+def test_without_a_gpu_nothing_but_config_json_is_opened(bundle: Maker, tmp_path: Path) -> None:
     """Beside what bash opens to run any script: its libraries, and that."""
     script = tmp_path / "script"
     script.write_text("#!/bin/bash -p\nexit 0\n")
@@ -162,7 +153,7 @@ def test_without_a_gpu_nothing_but_config_json_is_opened(installed: Installed, b
     log = tmp_path / "script.trace"
     shell = f"env -i SHELL=/bin/bash strace -f -o {log} {script}\n"
     made = bundle("debian")
-    ours = counted(installed, made, shell)
+    ours = counted(made, shell)
     any_script = count(log.read_text().splitlines())
     own = [file for file in ours["files"] if file not in any_script["files"]]
     assert own == [HOOK, f"{made.path}/config.json"]

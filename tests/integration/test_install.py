@@ -30,7 +30,6 @@ EPOCH = 1700000000
 UNITS = (".service", ".path", ".timer")
 UNCHECKED_HASH = 1  # PEP 552
 
-
 Ended = subprocess.CompletedProcess[str]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import Maker
-from tests.integration.engines import Bundle, Installed, on_node, start
+from tests.integration.engines import Bundle, on_node, start
 from tests.integration.inside import mounted
 
 HOOK = "/usr/libexec/oci/hooks.d/oci-gpu-hook"
@@ -47,10 +47,10 @@ def lines(log: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("warm", [True, False], ids=["saved inventory", "no inventory"])
-def test_no_program_starts_and_no_gpu_opens(installed: Installed, bundle: Maker, tmp_path: Path, warm: bool) -> None:
+def test_no_program_starts_and_no_gpu_opens(bundle: Maker, tmp_path: Path, warm: bool) -> None:
     made = traced(bundle("debian").asks("1,5"), tmp_path / "trace").runs("/bin/sh", "-c", "true")
     prepare = "oci-gpu-hook inventory refresh\n" if warm else ""
-    on_node(installed, prepare + start("runc", made)).printed()
+    on_node(prepare + start("runc", made)).printed()
     calls = (tmp_path / "trace").read_text().splitlines()
     executed = [line for line in calls if re.search(r"\bexec(ve|veat)\(", line)]
     entry, interpreter = executed
@@ -67,7 +67,7 @@ def test_no_program_starts_and_no_gpu_opens(installed: Installed, bundle: Maker,
 
 
 @pytest.mark.parametrize("cgroup", ["v1", "v2"])
-def test_what_the_plan_says_is_done(installed: Installed, bundle: Maker, tmp_path: Path, cgroup: str) -> None:
+def test_what_the_plan_says_is_done(bundle: Maker, tmp_path: Path, cgroup: str) -> None:
     show = (
         "cat /proc/self/mountinfo; for n in /dev/nvidia*; do stat -c 'node %n %t:%T %a %u:%g' $n; done; ldconfig -p;"
         "find /usr /etc -type l -exec stat -c 'link %N' {} +"
@@ -77,7 +77,7 @@ def test_what_the_plan_says_is_done(installed: Installed, bundle: Maker, tmp_pat
     made = traced(made, tmp_path / "trace").runs("/bin/sh", "-c", show)
     # The node's own hook mounts on /proc/driver, with a request or without.
     out = on_node(
-        installed, f"{start('runc', plain)} >{tmp_path}/plain\n{start('runc', made, made.path.name)}", cgroup=cgroup
+        f"{start('runc', plain)} >{tmp_path}/plain\n{start('runc', made, made.path.name)}", cgroup=cgroup
     ).printed()
     plan = json.loads((tmp_path / "plan.json").read_text())
     operations = plan["operations"]

@@ -8,7 +8,7 @@ the file's content can be is shown with values in tests/unit/test_statefile.py.
 from __future__ import annotations
 
 from tests.integration.conftest import Maker
-from tests.integration.engines import Bundle, Installed, in_turn, start
+from tests.integration.engines import Bundle, in_turn, start
 from tests.integration.inside import REFRESH
 
 # A lie is another minor for GPU 0: a start that believes it gives another GPU.
@@ -59,7 +59,7 @@ renew() {{{{
 ELSEWHERE = "stat -c '%n %i %y %s' /run/lie /run/nothing 2>/dev/null || :"
 
 
-def test_a_file_that_cannot_be_believed_is_made_anew(installed: Installed, bundle: Maker) -> None:
+def test_a_file_that_cannot_be_believed_is_made_anew(bundle: Maker) -> None:
     made = shows_gpus(bundle("busybox"))
     case = f"""renew
 {{spoil}}
@@ -74,7 +74,7 @@ cmp {FILE} /run/anew || :
     # Else every case would be green for a hook that saves nothing, or believes nothing.
     scripts = {"believed": f"renew\n{start('runc', made)}"}
     scripts.update({name: case.format(spoil=spoil) for name, spoil in FILES.items()})
-    found = in_turn(installed, scripts, before)
+    found = in_turn(scripts, before)
     assert found.pop("believed") == [LIE]
     anew = [TRUE, "inventory", "regular file 644 0:0"]
     assert {name: lines for name, lines in found.items() if lines != anew} == {}
@@ -104,7 +104,7 @@ PLACES = {
 }
 
 
-def test_where_nothing_can_be_saved_it_is_the_truth(installed: Installed, bundle: Maker) -> None:
+def test_where_nothing_can_be_saved_it_is_the_truth(bundle: Maker) -> None:
     made = shows_gpus(bundle("busybox"))
     # A folder's own times tell that a file was tried in it.
     look = f"find {FOLDER} /run/elsewhere -printf '%p %y %m %U %i ' "
@@ -119,7 +119,7 @@ oci-gpu-hook inventory refresh 2>&1 | head -n 1
 """
     before = KEPT.format(empty=REFRESH)
     scripts = {name: case.format(spoil=spoil) for name, (spoil, _, _) in PLACES.items()}
-    found = in_turn(installed, scripts, before)
+    found = in_turn(scripts, before)
     for name, (_, left, said) in PLACES.items():
         *lines, told = found[name]
         assert lines == [TRUE, *left], (name, found[name])

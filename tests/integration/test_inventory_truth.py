@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration import inside
 from tests.integration.conftest import Maker
-from tests.integration.engines import Installed, in_turn, on_node, start
+from tests.integration.engines import in_turn, on_node, start
 from tests.integration.inside import REFRESH, sentence
 from tests.integration.migdevices import (
     CAPABILITIES,
@@ -74,7 +74,7 @@ CHANGES = {
 }
 
 
-def test_the_next_container_gets_what_the_host_has_now(installed: Installed, bundle: Maker) -> None:
+def test_the_next_container_gets_what_the_host_has_now(bundle: Maker) -> None:
     """What was saved is not believed; what is saved then is true."""
     made = shows_gpus(bundle("busybox"))
     case = f"""umount {BOOT} 2>/dev/null || :
@@ -87,13 +87,13 @@ cp {FILE} /run/saved; rm {FOLDER}/*
 cmp {FILE} /run/saved >/dev/null || echo other
 """
     scripts = {name: case.format(change=change) for name, (change, _) in CHANGES.items()}
-    found = in_turn(installed, scripts, f"{BOUND}cp -a {GPUS} /run/gpus\n")
+    found = in_turn(scripts, f"{BOUND}cp -a {GPUS} /run/gpus\n")
     for name, (_, gpu) in CHANGES.items():
         true = [LIE, LIE, TRUE, "other"] if gpu == LIE else [LIE, gpu, gpu]
         assert found[name] == true, (name, found[name])
 
 
-def test_the_uuid_of_a_gpu_counts_from_its_first_use(installed: Installed, bundle: Maker) -> None:
+def test_the_uuid_of_a_gpu_counts_from_its_first_use(bundle: Maker) -> None:
     """The kernel has question marks for it until then, and a survey may have been saved."""
     uuid = inside.gpus()[0]["uuid"]
     made, other = shows_gpus(bundle("busybox"), uuid), shows_gpus(bundle("busybox"))
@@ -105,16 +105,17 @@ test -e {FILE}
 cp /tmp/known {FIRST_GPU}/information
 {start("runc", made)}
 """
-    done = on_node(installed, script)
+    done = on_node(script)
     assert (done.code, done.out.split()) == (0, [TRUE, TRUE]), done.out + done.err
     assert f"unknown device '{uuid}': this host has 8 GPUs, and none has this UUID" in sentence(done.err)
 
 
 # The kernel module's next release and its libraries, as an upgrade leaves them.
-UPGRADE = """sed -i 's/580.65.06/580.65.09/' /proc/driver/nvidia/version
+NEXT_MODULE = "sed -i 's/580.65.06/580.65.09/' /proc/driver/nvidia/version\n"
+UPGRADE = f"""{NEXT_MODULE}
 folder=$(dirname $(find /usr/lib /usr/lib64 -maxdepth 2 -name libcuda.so.580.65.06 | head -n 1))
 for old in $(find $folder -name '*.so.580.65.06'); do
-    sed 's/580.65.06/580.65.09/g' $old >${old%06}09
+    sed 's/580.65.06/580.65.09/g' $old >${{old%06}}09
     rm $old
 done
 """
@@ -127,26 +128,26 @@ mv /tmp/cuda $cuda
 
 
 @pytest.mark.parametrize("cached", ["ldconfig -X\n", ""], ids=["ldconfig", "no ldconfig"])
-def test_the_driver_is_the_one_of_now(installed: Installed, bundle: Maker, cached: str) -> None:
+def test_the_driver_is_the_one_of_now(bundle: Maker, cached: str) -> None:
     library = "$(find /usr/local/nvidia/lib64 -name 'libcuda.so.580.*')"
     tell = f"busybox basename {library}; grep -c installed-once-more {library}; true"
     made = bundle("debian").asks("0").runs("/bin/sh", "-c", tell)
     each = f"{start('runc', made)}\n"
-    out = on_node(installed, f"{REFRESH}{each}{AGAIN}{cached}{each}{UPGRADE}{cached}{each}").printed()
+    out = on_node(f"{REFRESH}{each}{AGAIN}{cached}{each}{UPGRADE}{cached}{each}").printed()
     before, again, upgraded = ["580.65.06", "0"], ["580.65.06", "1"], ["580.65.09", "1"]
     wanted = [(f"libcuda.so.{it[0]}", it[1]) for it in (before, again, upgraded)]
     lines = out.split()
     assert list(zip(lines[::2], lines[1::2])) == wanted
 
 
-def test_a_driver_that_is_half_there_is_one_sentence(installed: Installed, bundle: Maker) -> None:
+def test_a_driver_that_is_half_there_is_one_sentence(bundle: Maker) -> None:
     """Of libraries that were taken away by hand no start knows before they are to be mounted."""
     made = bundle("debian").asks("0", "compute,utility,video").runs("/bin/sh", "-c", "echo started")
     take = "find /usr/lib /usr/lib64 -maxdepth 2 -name '{}.so.580.65.06' -delete"
     scripts = {name: take.format(name) for name in ("libnvidia-opticalflow", "libcuda")}
-    scripts["upgraded"] = UPGRADE.splitlines()[0]
+    scripts["upgraded"] = NEXT_MODULE
     starts = {name: f"{it}\n{start('runc', made)} 2>&1 || :" for name, it in scripts.items()}
-    found = {name: "\n".join(it) for name, it in in_turn(installed, starts, REFRESH).items()}
+    found = {name: "\n".join(it) for name, it in in_turn(starts, REFRESH).items()}
     assert not [name for name, text in found.items() if "started" in text]
     for library in ("libnvidia-opticalflow", "libcuda"):
         said = sentence(found[library])
@@ -175,11 +176,11 @@ NODES = f"""cd {CAPABILITIES}/gpu1/mig
 echo $(for file in $(find gi* -name access); do sed -n 's/^DeviceFileMinor: /nvidia-cap/p' $file; done) has:"""
 
 
-def test_mig_devices_are_those_of_the_next_start(installed: Installed, bundle: Maker) -> None:
+def test_mig_devices_are_those_of_the_next_start(bundle: Maker) -> None:
     made = bundle("busybox").asks("all").runs("/bin/sh", "-c", SHOW)
     each = f"{start('runc', made)}\n{NODES}\n"
     scripts = {name: f"{DIVIDE}{each}{change}\n{each}" for name, (change, _) in REPARTITIONS.items()}
-    found = in_turn(installed, scripts, KEEP, description="h100mig")
+    found = in_turn(scripts, KEEP, description="h100mig")
     for name, (_, instances) in REPARTITIONS.items():
         lines = [{word for word in line.split()[:-1] if "*" not in word} for line in found[name]]
         assert len(lines) == 6, found[name]
@@ -193,7 +194,7 @@ GONE = "MIG-4e905ac7-d1f8-5b23-b60e-97a8c3f4d210"
 KEPT = "MIG-f3b0a917-58c2-5d6e-9a41-0e7c2db86f15"
 
 
-def test_a_mig_devices_names_are_never_those_of_before(installed: Installed, bundle: Maker) -> None:
+def test_a_mig_devices_names_are_never_those_of_before(bundle: Maker) -> None:
     """Only NVML knows whose they are now, and a start does not ask it: one sentence, and no other tenant's device."""
     made = [shows_gpus(bundle("busybox"), selector) for selector in (GONE, KEPT, "0:3", "0:0")]
     starts = "\n".join(f"{start('runc', each)} 2>&1 || echo stopped" for each in made)
@@ -201,7 +202,7 @@ def test_a_mig_devices_names_are_never_those_of_before(installed: Installed, bun
         name: f"{DIVIDE}{change}\n{starts}"
         for name, change in {"destroyed": DESTROYED, "divided otherwise": OTHERS}.items()
     }
-    for name, lines in in_turn(installed, scripts, KEEP, description="h100mig").items():
+    for name, lines in in_turn(scripts, KEEP, description="h100mig").items():
         assert lines.count("stopped") == len(made), (name, lines)
         assert len([line for line in lines if "inventory refresh" in line]) == len(made), name
 
@@ -212,7 +213,7 @@ NUMBER = "0:1"
 TELL = "cd /proc/driver/nvidia/capabilities/gpu1/mig && echo gi*/ci*"
 
 
-def test_a_mig_device_made_anew_is_not_given_by_its_old_name(installed: Installed, bundle: Maker) -> None:
+def test_a_mig_device_made_anew_is_not_given_by_its_old_name(bundle: Maker) -> None:
     """No name in /proc or /dev changes.  Not from the saved inventory; NVML's names, once asked."""
     by_name = [bundle("busybox").asks(selector).runs("/bin/sh", "-c", TELL) for selector in (FIRST, NUMBER, FIRST_ANEW)]
     by_all = bundle("busybox").asks("all").runs("/bin/sh", "-c", TELL)
@@ -228,7 +229,7 @@ ls {WANTED}; rm {WANTED}
 oci-gpu-hook info --saved | grep -o '1c.2g.20gb.me' | sort -u
 [ ! -e {WANTED} ]
 """
-    out = on_node(installed, script, description="h100mig").printed()
+    out = on_node(script, description="h100mig").printed()
     before, made, asked = [part.splitlines() for part in out.split("== ")]
     assert [line for line in before if "unknown" not in line and "hint" not in line][:2] == ["gi5/ci0", "gi5/ci0"]
     assert made.count("stopped") == 3
@@ -239,7 +240,7 @@ oci-gpu-hook info --saved | grep -o '1c.2g.20gb.me' | sort -u
     assert asked[-1] == "1c.2g.20gb+me"
 
 
-def test_a_folder_shown_once_more_has_no_name_until_nvml_was_asked(installed: Installed, bundle: Maker) -> None:
+def test_a_folder_shown_once_more_has_no_name_until_nvml_was_asked(bundle: Maker) -> None:
     """It may be another's now, with the same inode number.  A request by what the kernel shows is served."""
     gpu = next(it["uuid"] for it in inside.gpus("h100mig") if it["minor"] == 1)
     by_name, by_number, by_all, by_place = [
@@ -259,7 +260,7 @@ oci-gpu-hook info --saved | grep -c 'whether MIG devices were created again sinc
 {start("runc", by_number)}
 [ ! -e {WANTED} ]
 """
-    lines = on_node(installed, script, description="h100mig").printed().splitlines()
+    lines = on_node(script, description="h100mig").printed().splitlines()
     assert len([line for line in lines if "cannot be told from the others" in line]) == 2, lines
     every = "gi1/ci0 gi13/ci0 gi5/ci0 gi5/ci1"
     kept = [line for line in lines if line in {every, "gi5/ci0", "stopped", WANTED, "1"}]
@@ -267,7 +268,7 @@ oci-gpu-hook info --saved | grep -c 'whether MIG devices were created again sinc
     assert kept == [every, "stopped", WANTED, "stopped", every, "gi5/ci0", "1", *after], lines
 
 
-def test_a_driver_that_was_half_there_is_seen_whole(installed: Installed, bundle: Maker) -> None:
+def test_a_driver_that_was_half_there_is_seen_whole(bundle: Maker) -> None:
     """Its folder may be mounted after the boot's refresh, and no time that is compared tells of that."""
     made = shows_gpus(bundle("busybox"))
     script = f"""library=$(find /usr/lib /usr/lib64 -maxdepth 2 -name 'libcuda.so.*.*' | head -n 1)
@@ -276,11 +277,11 @@ mv $library /tmp/away
 mv /tmp/away $library
 {start("runc", made)}
 """
-    done = on_node(installed, script)
+    done = on_node(script)
     assert done.printed().split() == [TRUE] and "but libcuda " in done.err, done
 
 
-def test_watch_asks_nvml_again_for_mig_devices(installed: Installed, bundle: Maker) -> None:
+def test_watch_asks_nvml_again_for_mig_devices(bundle: Maker) -> None:
     """After they were made again, and where the kernel leaves a doubt; the CDI spec has the new names."""
     made = bundle("busybox").asks(FIRST_ANEW).runs("/bin/sh", "-c", TELL)
     script = f""": >/tmp/told
@@ -294,11 +295,11 @@ until grep -q {SECOND_ANEW} /run/gpu.yaml; do sleep 0.1; done
 {start("runc", made)}
 for name in {FIRST} {FIRST_ANEW} {SECOND_ANEW}; do grep -c "name.: .$name" /run/gpu.yaml || :; done
 """
-    out = on_node(installed, script, description="h100mig").printed()
+    out = on_node(script, description="h100mig").printed()
     assert out.split() == ["gi5/ci0", "0", "1", "1"]
 
 
-def test_watch_brings_back_what_only_nvml_knows(installed: Installed, bundle: Maker) -> None:
+def test_watch_brings_back_what_only_nvml_knows(bundle: Maker) -> None:
     """A start that found no file has saved its own, which is true and knows less."""
     made = shows_gpus(bundle("busybox"))
     script = f"""until_asked() {{ until {ASKED_NVML}; do sleep 0.1; done 2>/dev/null; }}
@@ -319,7 +320,7 @@ wait $watch
 trap - EXIT
 grep -c '^saved .*/inventory: ' /tmp/told
 """
-    out = on_node(installed, script).printed()
+    out = on_node(script).printed()
     assert out.split() == [TRUE, "2"]
 
 
@@ -332,11 +333,11 @@ LATER = [
 ]
 
 
-def test_what_is_looked_up_at_each_start_still_is(installed: Installed, bundle: Maker) -> None:
+def test_what_is_looked_up_at_each_start_still_is(bundle: Maker) -> None:
     """Nodes and services come and go while the driver stays."""
     tell = "\n".join(row[1] for row in LATER)
     made = bundle("busybox").asks("0").runs("/bin/sh", "-c", tell)
     changes = "\n".join(row[0] for row in LATER)
     script = f"rm -rf /tmp/nvidia-mps\n{REFRESH}{start('runc', made)}\n{changes}\n{start('runc', made)}"
-    out = on_node(installed, script).printed()
+    out = on_node(script).printed()
     assert out.split() == [*[row[2] for row in LATER], *[row[3] for row in LATER]]

@@ -35,27 +35,18 @@ found = ipc.mounts(bundle, {id!r}, root, Self(), HostRoot())
 print(json.dumps([mount._asdict() for mount in found]))
 """
 
-
 STORAGE = "overlay-containers/{}/userdata"
 TASKS = "containerd/io.containerd.runtime.v2.task"
 
 
-def bundle(
-    folder: Path,
-    name: str,
-    source: str | None,
-    level: str,
-    *,
-    place: str = STORAGE,
-    annotations: dict[str, str] | None = None,
-) -> Path:
+def bundle(folder: Path, name: str, source: str | None, level: str, place: str = STORAGE, **annotations: str) -> Path:
     """One container's bundle, where its engine keeps it: podman's and CRI-O's place, if nothing else is said."""
     path = folder / place.format(name)
     path.mkdir(parents=True)
     mount: dict[str, Any] = {"destination": "/dev/shm", "type": "tmpfs", "source": "shm"}
     if source is not None:
         mount |= {"type": "bind", "source": source, "options": ["rbind", "rw"]}
-    config = {"process": {"selinuxLabel": LABEL + level}, "mounts": [mount], "annotations": annotations or {}}
+    config = {"process": {"selinuxLabel": LABEL + level}, "mounts": [mount], "annotations": annotations}
     (path / "config.json").write_text(json.dumps(config))
     return path
 
@@ -136,7 +127,6 @@ VOLUMES = (
     f"containers/{OURS}/mounts/shm",
 )
 
-
 PLACES = (STORAGE, f"{TASKS}/k8s.io/{{}}", f"{TASKS}/moby/{{}}", "{}")
 CASES = [(place, volume) for place in PLACES for volume in VOLUMES]
 # Docker's data may lie anywhere.
@@ -146,7 +136,7 @@ CASES.remove((PLACES[2], VOLUMES[-1]))
 @pytest.mark.parametrize(("place", "volume"), CASES)
 def test_no_part_of_a_path_makes_a_volume_the_pods(tmp_path: Path, place: str, volume: str) -> None:
     source = str(tmp_path / volume)
-    ours = bundle(tmp_path, OURS, source, "c1,c2", place=place, annotations=CLAIMED)
+    ours = bundle(tmp_path, OURS, source, "c1,c2", place=place, **CLAIMED)
     bundle(tmp_path, SANDBOX, None, "c1", place=place)
     (found,) = ask(tmp_path, ours, bound(source))
     assert found["owner"] == "volume"

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.integration.conftest import Maker
-from tests.integration.engines import RUNTIMES, Bundle, Installed, in_turn, start
+from tests.integration.engines import RUNTIMES, Bundle, in_turn, start
 
 GPUS = ("/bin/sh", "-c", "cd /dev; echo nvidia[0-9]*")
 WAITS = ("/bin/sh", "-c", "cd /dev; echo nvidia[0-9]*; exec sleep 1000")
@@ -22,9 +22,7 @@ def begun(runtime: str, made: Bundle, name: str) -> str:
 
 
 @pytest.mark.parametrize(("runtime", "cgroup"), RUNTIMES)
-def test_each_has_its_own_gpus_until_none_is_left(
-    installed: Installed, bundle: Maker, runtime: str, cgroup: str
-) -> None:
+def test_each_has_its_own_gpus_until_none_is_left(bundle: Maker, runtime: str, cgroup: str) -> None:
     """What is free is chosen; the container that finds none reads who has them; an end frees them at once."""
     five, three, one = [bundle("debian").asks(asked).runs(*WAITS) for asked in ("any:5", "any:3", "any")]
     by_name = bundle("debian").asks("7").runs(*GPUS)
@@ -37,7 +35,7 @@ def test_each_has_its_own_gpus_until_none_is_left(
         + start(runtime, by_name, "again"),
         "end": f"{runtime} delete --force first\nls /run/oci-gpu-hook",
     }
-    found = in_turn(installed, scripts, cgroup=cgroup, settings=ONE)
+    found = in_turn(scripts, cgroup=cgroup, settings=ONE)
     first, second = [set(found[name][0].split()) for name in ("first", "second")]
     assert (len(first), len(second)) == (5, 3)
     assert not first & second
@@ -48,7 +46,7 @@ def test_each_has_its_own_gpus_until_none_is_left(
     assert "leases" in found["end"]
 
 
-def test_mig_devices_are_chosen_by_their_profile(installed: Installed, bundle: Maker) -> None:
+def test_mig_devices_are_chosen_by_their_profile(bundle: Maker) -> None:
     """As NVML names them; each is a device of its own, and another profile is none."""
     look = ("/bin/sh", "-c", "cd /dev; echo nvidia[0-9]* nvidia-caps/*; exec sleep 1000")
     made = bundle("debian").asks("any:1c.2g.20gb").runs(*look)
@@ -61,7 +59,7 @@ def test_mig_devices_are_chosen_by_their_profile(installed: Installed, bundle: M
         "other": f"{start('runc', other, 'other')} 2>&1 && exit 1 || :",
         "end": "for name in one two; do runc delete --force $name; done",
     }
-    found = in_turn(installed, scripts, description="h100mig", settings=ONE)
+    found = in_turn(scripts, description="h100mig", settings=ONE)
     one, two = found["one"], found["two"]
     assert one != two
     assert "nvidia-cap" in one[0]
@@ -69,7 +67,7 @@ def test_mig_devices_are_chosen_by_their_profile(installed: Installed, bundle: M
     assert "MIG profile '7g.80gb' is asked for, and this host has 0" in " ".join(found["other"])
 
 
-def test_what_lives_on_in_the_container_s_cgroup_holds(installed: Installed, bundle: Maker) -> None:
+def test_what_lives_on_in_the_container_s_cgroup_holds(bundle: Maker) -> None:
     """Its first process is dead, and one that it has left in a cgroup of its own below is not: on v1 as on v2."""
     made = bundle("debian").asks("any:8").runs(*WAITS)
     again = bundle("debian").asks("any").runs(*GPUS)
@@ -95,12 +93,12 @@ runc delete --force {one}
             "left": f"{leave}\n{start('runc', again, 'full')} 2>&1 && exit 1 || :",
             "freed": free + start("runc", again, "again"),
         }
-        found = in_turn(installed, scripts, cgroup=cgroup, settings=ONE)
+        found = in_turn(scripts, cgroup=cgroup, settings=ONE)
         assert f"is held by {one[:12]} since" in " ".join(found["left"])
         assert found["freed"][0].startswith("nvidia")
 
 
-def test_people_see_what_starts_count(installed: Installed, bundle: Maker) -> None:
+def test_people_see_what_starts_count(bundle: Maker) -> None:
     """`plan` says what it would be now and takes nothing; `containers`, metrics and JSON say who holds what."""
     made = bundle("debian").asks("any:3").runs(*WAITS)
     plan = f"oci-gpu-hook plan --bundle {made.path}"
@@ -116,7 +114,7 @@ def test_people_see_what_starts_count(installed: Installed, bundle: Maker) -> No
         "metrics": "oci-gpu-hook metrics --gpus | grep -c 'gpu_leases{.*} 1'",
         "end": "runc delete --force one",
     }
-    found = in_turn(installed, scripts, settings="gpu-holders = 2\n")
+    found = in_turn(scripts, settings="gpu-holders = 2\n")
     assert found["plan"][0].startswith("chosen     any:3: GPU 0 (0 of 2 holders), GPU 1 (0 of 2 holders), GPU ")
     assert found["plan"][1] == "0"
     assert found["planned"] != found["plan"][:1]
@@ -130,7 +128,7 @@ def test_people_see_what_starts_count(installed: Installed, bundle: Maker) -> No
     assert found["metrics"] == ["3"]
 
 
-def test_a_gpu_that_is_not_healthy_is_given_as_the_settings_say(installed: Installed, bundle: Maker) -> None:
+def test_a_gpu_that_is_not_healthy_is_given_as_the_settings_say(bundle: Maker) -> None:
     """NVML has lost one; when it answers again nothing need be restarted."""
     any_gpu, every, by_name = [bundle("debian").asks(word).runs(*GPUS) for word in ("any:8", "all", "0")]
     scripts = {"lost": "oci-gpu-hook metrics --gpus --write >/dev/null 2>&1; ls /run/oci-gpu-hook/unhealthy"}
@@ -143,7 +141,7 @@ def test_a_gpu_that_is_not_healthy_is_given_as_the_settings_say(installed: Insta
     scripts["doctor"] = "oci-gpu-hook doctor | grep health || :"
     scripts["features"] = "oci-gpu-hook features | grep unhealthy || :"
     settings = "gpu-holders = 1\ngpu-metrics = /run/gpus.prom\n"
-    found = in_turn(installed, scripts, settings=settings, faults=("gpu-lost",))
+    found = in_turn(scripts, settings=settings, faults=("gpu-lost",))
     assert found["lost"] == ["/run/oci-gpu-hook/unhealthy"]
     told = " ".join(found["any"])
     assert "8 devices are asked for, and 7 have room: GPU " in told
@@ -158,7 +156,7 @@ def test_a_gpu_that_is_not_healthy_is_given_as_the_settings_say(installed: Insta
     assert found["features"] == ["feature.node.kubernetes.io/oci-gpu-hook.unhealthy-gpus=1"]
 
 
-def test_who_only_watches_need_not_count_and_sections_differ(installed: Installed, bundle: Maker) -> None:
+def test_who_only_watches_need_not_count_and_sections_differ(bundle: Maker) -> None:
     """The night's training starts on a GPU without a holder, and keeps what it has alone."""
     watches = bundle("debian").asks("all", "utility").runs(*GPUS)
     shares = bundle("debian").asks("0").of_crio(namespace="day").runs(*GPUS)
@@ -176,7 +174,7 @@ def test_who_only_watches_need_not_count_and_sections_differ(installed: Installe
         "end": f"runc delete --force {night.id}",
     }
     settings = "gpu-holders = 2\ncount-watchers = no\n[namespace night]\ngpu-holders = 1\n"
-    found = in_turn(installed, scripts, settings=settings)
+    found = in_turn(scripts, settings=settings)
     assert len(found["watches"][0].split()) == 8
     assert len(found["shares"][0].split()) == 1
     assert f"GPU 0 is held by {made.id[:12]} since" in " ".join(found["alone"])

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.integration.engines import Installed, in_turn, version
+from tests.integration.engines import in_turn, version
 from tests.integration.inside import COMPUTE, gpus, node
 
 # The hook's name for its callers; and what makes a container's procfs show the simulated driver.
@@ -58,7 +58,6 @@ PRIVILEGED = f"""
 {KEY}.devices.allow = c *:* m
 {KEY}.devices.allow = c 1:* rwm
 """
-
 
 # LXC leaves it to every hierarchy.
 AFTER = "find /sys/fs/cgroup -depth -type d -name 'lxc.*' -exec rmdir {} + 2>/dev/null || :"
@@ -108,7 +107,7 @@ grep -o 'oci-gpu-hook: .*' /run/lxc/{name}/log | sed 's/^/log /' || :
 
 
 @pytest.fixture(scope="module")
-def seen(installed: Installed, patterns: dict[str, Path]) -> dict[str, list[str]]:
+def seen(patterns: dict[str, Path]) -> dict[str, list[str]]:
     scripts = {name: container(name, row, patterns) for name, row in ROWS.items()}
     scripts["privileged"] = privileged("privileged", patterns["debian"])
     scripts["shown"] = """
@@ -120,7 +119,7 @@ oci-gpu-hook doctor --container index || :
 oci-gpu-hook doctor | grep callers
 lxc-stop -P /run/lxc -k -n index
 """
-    return in_turn(installed, {**scripts, "after": AFTER}, BEFORE, description="h100x8", cgroup=CGROUP)
+    return in_turn({**scripts, "after": AFTER}, BEFORE, description="h100x8", cgroup=CGROUP)
 
 
 def allowed(lines: list[str]) -> set[str]:
@@ -195,7 +194,7 @@ find /run/lxc/{name} -type c | sed 's/^/node /'
 
 
 @pytest.fixture(scope="module")
-def on_the_host(installed: Installed, patterns: dict[str, Path]) -> dict[str, list[str]]:
+def on_the_host(patterns: dict[str, Path]) -> dict[str, list[str]]:
     """Privileged containers on a node whose PID 1 has the filesystem that their roots lie on."""
     root = patterns["debian"]
     scripts = {
@@ -205,14 +204,14 @@ def on_the_host(installed: Installed, patterns: dict[str, Path]) -> dict[str, li
     }
     # The node's own /run is an overlay, on which there can be no other.
     before = f"{BEFORE}\nmkdir /run/lxc && mount -t tmpfs none /run/lxc\n"
-    return in_turn(installed, {**scripts, "after": AFTER}, before, description="h100x8", cgroup=CGROUP, booted=True)
+    return in_turn({**scripts, "after": AFTER}, before, description="h100x8", cgroup=CGROUP, booted=True)
 
 
 COUNTED = "gpu-holders = 1\n"
 LETS_IN = "[caller nvidia-container-cli]\ngpu-holders = 0\n"
 
 
-def test_where_holders_are_counted_lxcs_are_refused_or_let_in(installed: Installed, patterns: dict[str, Path]) -> None:
+def test_where_holders_are_counted_lxcs_are_refused_or_let_in(patterns: dict[str, Path]) -> None:
     """Without a process of its own its GPU would be given to the next; and it must not hold the leases' lock."""
     root = patterns["debian"]
     unprivileged = container("unprivileged", Row("0", None), patterns)
@@ -220,7 +219,7 @@ def test_where_holders_are_counted_lxcs_are_refused_or_let_in(installed: Install
     scripts = {"refused": privileged("refused", root), "unprivileged": unprivileged, "let in": let_in}
     scripts["left"] = "ls /run/oci-gpu-hook"
     scripts["after"] = AFTER
-    seen = in_turn(installed, scripts, BEFORE, description="h100x8", cgroup=CGROUP, settings=COUNTED)
+    seen = in_turn(scripts, BEFORE, description="h100x8", cgroup=CGROUP, settings=COUNTED)
     for name in ("refused", "unprivileged"):
         assert "failed" in seen[name], seen[name]
         said = [line for line in seen[name] if "without --pid cannot be counted" in line]
@@ -272,9 +271,9 @@ lxd shutdown --timeout 300
 
 
 @pytest.mark.skipif(not version("lxd"), reason="Debian's newer releases have no LXD")
-def test_lxd(installed: Installed, patterns: dict[str, Path]) -> None:
+def test_lxd(patterns: dict[str, Path]) -> None:
     """``nvidia.runtime=true`` brings the driver's files by LXC's hook, and a device of LXD's brings the GPU."""
     script = LXD.format(root=patterns["debian"], node=node(3))
-    lines = in_turn(installed, {"lxd": script + AFTER}, BEFORE, description="h100x8", cgroup=CGROUP)["lxd"]
+    lines = in_turn({"lxd": script + AFTER}, BEFORE, description="h100x8", cgroup=CGROUP)["lxd"]
     assert allowed(lines) == COMPUTE | {node(3)}, lines
     assert any("one of LXC, process" in line for line in lines), lines

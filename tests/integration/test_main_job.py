@@ -15,8 +15,8 @@ import pytest
 from tests.gpunode import description
 from tests.integration import roots
 from tests.integration.conftest import Maker
-from tests.integration.engines import RUNTIMES, Bundle, Installed, in_turn, on_node, run, start
-from tests.integration.inside import ALLOWED, COMPUTE, CONTROL, added, gpus, look, mounted, node
+from tests.integration.engines import RUNTIMES, Bundle, in_turn, on_node, run, start
+from tests.integration.inside import ALLOWED, COMPUTE, added, gpus, look, mounted, node
 
 # What the runtime allowed stays allowed: /dev/null.
 SHOW = """
@@ -26,12 +26,10 @@ echo >/dev/null && nvidia-smi && /app/cuda
 
 
 @pytest.mark.parametrize(("runtime", "cgroup"), RUNTIMES)
-def test_a_container_has_exactly_what_it_asked_for(
-    installed: Installed, bundle: Maker, runtime: str, cgroup: str
-) -> None:
+def test_a_container_has_exactly_what_it_asked_for(bundle: Maker, runtime: str, cgroup: str) -> None:
     made = bundle("debian").asks("1,5")
     before = roots.listing(made.rootfs)
-    seen = look(installed, made, SHOW, runtime=runtime, cgroup=cgroup)
+    seen = look(made, SHOW, runtime=runtime, cgroup=cgroup)
     seen.has_exactly(*COMPUTE, node(1), node(5))
     assert {path.partition("/")[0] for path in seen.shown("gpus")} == {gpus()[index]["bus_id"] for index in (1, 5)}
     assert seen.printed.startswith("ModifyDeviceFiles: 0\n")
@@ -66,45 +64,55 @@ def test_a_container_has_exactly_what_it_asked_for(
 
 
 @pytest.mark.parametrize(("runtime", "kind"), [("crun", "bare"), ("runc", "musl")])
-def test_a_program_linked_to_libcuda_starts_in_any_image(
-    installed: Installed, bundle: Maker, runtime: str, kind: str
-) -> None:
-    done = run(installed, runtime, "v2", bundle(kind).asks("1,5").runs("/app/cuda"))
+def test_a_program_linked_to_libcuda_starts_in_any_image(bundle: Maker, runtime: str, kind: str) -> None:
+    done = run(runtime, "v2", bundle(kind).asks("1,5").runs("/app/cuda"))
     assert (done.code, done.out) == (0, "cuInit 0, 2 devices\n"), done.err
 
 
-def test_the_same_program_fails_without_the_hook(installed: Installed, bundle: Maker) -> None:
+def test_the_same_program_fails_without_the_hook(bundle: Maker) -> None:
     """The tests above would be worth nothing if it did."""
     made = bundle("debian").asks("1,5")
     made.config["hooks"] = {}
-    done = run(installed, "runc", "v2", made.runs("/app/cuda"))
+    done = run("runc", "v2", made.runs("/app/cuda"))
     assert done.code != 0
     assert "libcuda.so.1" in done.err
 
 
+LINK = "/usr/bin/nvidia-container-runtime-hook"
+
+
 @pytest.mark.parametrize(("runtime", "cgroup"), RUNTIMES)
-def test_a_container_that_asks_for_nothing_is_left_alone(
-    installed: Installed, bundle: Maker, runtime: str, cgroup: str
-) -> None:
+def test_three_hooks_give_what_one_gives(bundle: Maker, runtime: str, cgroup: str) -> None:
+    """By dockerd's entry, and by two registrations, as where an engine reads two folders: the first does the work."""
+    look = "cut -d' ' -f5 /proc/self/mountinfo | sort; ls -l /dev; nvidia-smi -L; /app/cuda"
+    made = bundle("debian").asks("1,5").runs("/bin/sh", "-c", look)
+    once = run(runtime, cgroup, made)
+    node, ours = made.config["hooks"]["createRuntime"]
+    dockers = {"path": LINK, "args": ["nvidia-container-runtime-hook", "prestart"]}
+    made.config["hooks"] = {"prestart": [node, dockers], "createRuntime": [ours, ours]}
+    made.write()
+    link = f"ln -s ../libexec/oci/hooks.d/oci-gpu-hook {LINK}\n"
+    thrice = on_node(link + start(runtime, made), cgroup=cgroup)
+    assert (once.code, thrice.code) == (0, 0), once.err + thrice.err
+    assert once.out.count("NVIDIA H100") == 2 and "cuInit 0, 2 devices" in once.out
+    # But for the minute in which they were made.
+    assert [re.sub(r" ..:..", "", it) for it in once[1:]] == [re.sub(r" ..:..", "", it) for it in thrice[1:]]
+
+
+@pytest.mark.parametrize(("runtime", "cgroup"), RUNTIMES)
+def test_a_container_that_asks_for_nothing_is_left_alone(bundle: Maker, runtime: str, cgroup: str) -> None:
     asked = (None, "", "void", "0,void")
     made = [bundle("busybox").asks(it).runs("/bin/sh", "-c", "ls /dev; cat /proc/self/mountinfo") for it in asked]
     before = roots.listing(made[0].rootfs)
     script = "\n".join(start(runtime, each) for each in made)
-    out = on_node(installed, script, cgroup=cgroup, faults=("no-proc-driver",)).printed()
+    out = on_node(script, cgroup=cgroup, faults=("no-proc-driver",)).printed()
     assert out.count(" /proc ") == len(asked)
     assert "nvidia" not in out.replace("/proc/driver/nvidia", "")
     for each in made:
         assert set(roots.listing(each.rootfs)) - set(before) <= {"dev", "proc", "sys"}
 
 
-def test_none_brings_driver_files_and_no_gpu(installed: Installed, bundle: Maker) -> None:
-    seen = look(installed, bundle("busybox").asks("none", "utility"))
-    seen.has_exactly(CONTROL)
-    assert [path for path in seen.mounts if path.endswith("/libnvidia-ml.so.580.65.06")]
-    assert not [path for path in seen.mounts if "libcuda" in path]
-
-
-def test_a_container_as_another_user_uses_its_gpu(installed: Installed, bundle: Maker) -> None:
+def test_a_container_as_another_user_uses_its_gpu(bundle: Maker) -> None:
     made = bundle("debian").asks("0")
     made.config["process"]["user"] = {"uid": 1000, "gid": 1000}
     made.config["process"]["capabilities"] = {}
@@ -117,15 +125,13 @@ def test_a_container_as_another_user_uses_its_gpu(installed: Installed, bundle: 
     made.config["hooks"] = hooks
     read = "cat /proc/driver/nvidia/params /lib/firmware/nvidia/*/gsp* >/dev/null"
     script = f"{read} && ls /proc/driver/nvidia/gpus/*/information && /app/cuda"
-    out = run(installed, "runc", "v2", made.runs("/bin/sh", "-c", script)).printed()
+    out = run("runc", "v2", made.runs("/bin/sh", "-c", script)).printed()
     assert out.endswith("/information\ncuInit 0, 1 devices\n")
 
 
 @pytest.mark.parametrize("root", [0, 100_000])
 @pytest.mark.parametrize(("runtime", "cgroup"), [("runc", "v1"), ("runc", "v2"), ("crun", "v2")])
-def test_in_a_user_namespace_the_hosts_nodes_are_bound(
-    installed: Installed, bundle: Maker, runtime: str, cgroup: str, root: int
-) -> None:
+def test_in_a_user_namespace_the_hosts_nodes_are_bound(bundle: Maker, runtime: str, cgroup: str, root: int) -> None:
     made = bundle("busybox").asks("1,5").in_user_namespace(root)
     # As in RHEL's images.
     for folder in ("usr", "usr/bin", "usr/lib64"):
@@ -133,28 +139,27 @@ def test_in_a_user_namespace_the_hosts_nodes_are_bound(
         os.chown(made.rootfs / folder, root, root)
         (made.rootfs / folder).chmod(0o555)
     show = "for path in /dev/nvidia*; do echo $({ true <$path; } 2>&1); done; cat /proc/self/mountinfo"
-    out = run(installed, runtime, cgroup, made.runs("/bin/sh", "-c", show)).printed()
+    out = run(runtime, cgroup, made.runs("/bin/sh", "-c", show)).printed()
     assert out.count(ALLOWED[0]) == 5, out
     assert {*COMPUTE, node(1), node(5)} <= set(mounted(out))
 
 
-def test_a_hosts_node_of_another_device_is_not_bound(installed: Installed, bundle: Maker) -> None:
+def test_a_hosts_node_of_another_device_is_not_bound(bundle: Maker) -> None:
     made = bundle("busybox").asks("all").in_user_namespace(100_000).runs("/bin/sh", "-c", "true")
-    done = run(installed, "runc", "v2", made, faults=("wrong-node",))
+    done = run("runc", "v2", made, faults=("wrong-node",))
     assert done.code != 0
     assert re.search(r"cannot bind the host's node /dev/nvidia\d: it is device 1:7, and the driver's is 195:", done.err)
 
 
-def test_stages_that_have_nothing_to_do_or_are_refused(installed: Installed) -> None:
+def test_stages_that_have_nothing_to_do_or_are_refused() -> None:
     hook = "/usr/libexec/oci/hooks.d/oci-gpu-hook"
     script = f"{hook} poststop </dev/null; echo $?; {hook} startContainer </dev/null || echo $?"
-    done = on_node(installed, script)
+    done = on_node(script)
     assert done.out == "0\n2\n"
     assert "runs inside the container" in done.err
 
 
 FUSE = {"path": "/dev/fuse", "type": "c", "major": 10, "minor": 229, "fileMode": 0o666}
-
 
 # Starts its words as conmon and containerd's shim start a runtime: they collect the orphans.
 COLLECTS = """
@@ -172,7 +177,7 @@ sys.exit(code)
 
 
 @pytest.mark.parametrize("devices", ["1,5", None])
-def test_a_bundle_that_crun_does_not_tell_is_found(installed: Installed, bundle: Maker, devices: str | None) -> None:
+def test_a_bundle_that_crun_does_not_tell_is_found(bundle: Maker, devices: str | None) -> None:
     """With a user namespace and a device, crun says that the bundle is "/"."""
     made = bundle("busybox").asks(devices).in_user_namespace(100_000)
     made.config["linux"]["devices"] = [FUSE]
@@ -191,7 +196,7 @@ def test_a_bundle_that_crun_does_not_tell_is_found(installed: Installed, bundle:
         f"crun create --bundle {made.path} orphan </dev/null >/run/out; crun start orphan",
         "until grep . /run/out; do sleep 0.1; done; crun delete --force orphan",
     ]
-    done = on_node(installed, "\n".join(lines))
+    done = on_node("\n".join(lines))
     assert (done.code, done.out.split()) == (0, ["2" if devices else "0"] * 5), done.err
 
 
@@ -218,11 +223,11 @@ PEOPLE = {
 
 
 @pytest.mark.parametrize("runtime", ["runc", "crun"])
-def test_a_containers_user_opens_its_devices(installed: Installed, bundle: Maker, runtime: str) -> None:
+def test_a_containers_user_opens_its_devices(bundle: Maker, runtime: str) -> None:
     scripts = {}
     for name, (ids, _) in PEOPLE.items():
         scripts[name] = f"{start(runtime, as_user(bundle('busybox'), *ids))} 2>&1"
-    found = in_turn(installed, scripts, NARROW)
+    found = in_turn(scripts, NARROW)
     for name, (_, made) in PEOPLE.items():
         opened, *rest = [line for line in found[name] if not line.startswith("time=")]
         assert OPENED in opened and rest == [made], (name, found[name])
@@ -246,7 +251,7 @@ def uuids(*minors: int) -> list[str]:
 
 
 @pytest.mark.parametrize("shown", [MASKED, MARKED], ids=["masked", "marked"])
-def test_only_its_own_gpus_are_numbered(installed: Installed, bundle: Maker, shown: str) -> None:
+def test_only_its_own_gpus_are_numbered(bundle: Maker, shown: str) -> None:
     every, second, users = bundle("debian").asks("all"), bundle("debian").asks("1"), bundle("debian").asks("all")
     other = bundle("debian").asks(uuids(0)[0])
     for made in (every, second, users.in_user_namespace(100_000), other):
@@ -261,7 +266,7 @@ def test_only_its_own_gpus_are_numbered(installed: Installed, bundle: Maker, sho
         "doctor": "oci-gpu-hook inventory refresh >&2; oci-gpu-hook doctor --json | tr -d '\\n'",
         "spec": "oci-gpu-hook cdi generate",
     }
-    found = in_turn(installed, scripts, NODES + shown)
+    found = in_turn(scripts, NODES + shown)
     first, last = uuids(*KEPT)
     for name, given in (("all", (first, last)), ("1", (last,)), ("user namespace", (first, last))):
         count, *listed = found[name]
@@ -280,18 +285,18 @@ def test_only_its_own_gpus_are_numbered(installed: Installed, bundle: Maker, sho
     assert [it["name"] for it in spec["devices"]] == ["0", first, "1", last, "all", "none"]
 
 
-def test_on_a_host_a_missing_node_is_made(installed: Installed, bundle: Maker) -> None:
+def test_on_a_host_a_missing_node_is_made(bundle: Maker) -> None:
     """After a boot nodes may not be there yet: the GPUs have their numbers all the same."""
     every = bundle("debian").asks("all")
     every.runs("/bin/sh", "-c", MADE)
-    done = on_node(installed, NODES + start("runc", every))
+    done = on_node(NODES + start("runc", every))
     assert done.out.splitlines()[0] == "8", done.out
 
 
-def test_a_node_by_another_gpus_name_counts_for_none(installed: Installed, bundle: Maker) -> None:
+def test_a_node_by_another_gpus_name_counts_for_none(bundle: Maker) -> None:
     """As ``--device /dev/nvidia3:/dev/nvidia0`` makes one: its number, not its name, says which GPU it is."""
     every = bundle("debian").asks("all")
     every.runs("/bin/sh", "-c", MADE)
     renamed = f"{NODES}rm /dev/nvidia3 /dev/nvidia5; mknod /dev/nvidia0 c 195 3\n{MARKED}"
-    done = on_node(installed, f"{renamed}{start('runc', every)} 2>&1 || :")
+    done = on_node(f"{renamed}{start('runc', every)} 2>&1 || :")
     assert "drives no GPU" in done.out and "NVIDIA H100" not in done.out, done.out

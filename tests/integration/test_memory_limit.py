@@ -12,7 +12,7 @@ import pytest
 
 from tests.gpunode import description
 from tests.integration.conftest import Maker
-from tests.integration.engines import Installed, on_node, run, start
+from tests.integration.engines import on_node, run, start
 from tests.integration.test_rootless import ENGINES, USER, run_rootless
 
 BY_NVML = "gpu-memory-by = nvml\n"
@@ -20,10 +20,10 @@ LIMIT = {"NVIDIA_GPU_MEMORY_LIMIT": "4096"}
 
 
 @pytest.mark.parametrize("runtime", ["runc", "crun"])
-def test_the_driver_is_told_of_the_containers_own_cgroup(installed: Installed, bundle: Maker, runtime: str) -> None:
+def test_the_driver_is_told_of_the_containers_own_cgroup(bundle: Maker, runtime: str) -> None:
     made = bundle("debian").asks("1,5", **LIMIT).runs("/app/cuda")
     script = f": >/run/gpunode-limits\n{start(runtime, made)}\ncat /run/gpunode-limits"
-    cuda, *told = on_node(installed, script, settings=BY_NVML).printed().splitlines()
+    cuda, *told = on_node(script, settings=BY_NVML).printed().splitlines()
     assert cuda == "cuInit 0, 2 devices"
     gpus = description.load("h100x8").gpus
     assert [line.split()[0] for line in told] == [gpus[index].bus_id for index in (1, 5)]
@@ -43,19 +43,19 @@ def test_the_driver_is_told_of_the_containers_own_cgroup(installed: Installed, b
     ],
 )
 def test_without_the_driver_the_container_does_not_start(
-    installed: Installed, bundle: Maker, faults: tuple[str, ...], settings: str, why: str
+    bundle: Maker, faults: tuple[str, ...], settings: str, why: str
 ) -> None:
     made = bundle("debian").asks("1", **LIMIT).runs("/bin/echo", "started")
-    done = run(installed, "runc", "v2", made, settings=settings, faults=faults)
+    done = run("runc", "v2", made, settings=settings, faults=faults)
     assert done.code != 0 and "started" not in done.out
     assert why in done.err
 
 
 @pytest.mark.parametrize("runtime", ENGINES)
-def test_a_rootless_container_is_refused(installed: Installed, patterns: dict[str, Path], runtime: str) -> None:
+def test_a_rootless_container_is_refused(patterns: dict[str, Path], runtime: str) -> None:
     """crun has no cgroup there, runc one of the user's, which the user could change."""
     asks = "--env NVIDIA_VISIBLE_DEVICES=1 --env NVIDIA_GPU_MEMORY_LIMIT=4096"
     where = (f"folder {USER} 0755 /run/user-home/own", "/run/user-home/own/root")
-    done = run_rootless(installed, patterns["debian"], runtime, asks, "echo started", *where, settings=BY_NVML)
+    done = run_rootless(patterns["debian"], runtime, asks, "echo started", *where, settings=BY_NVML)
     assert done.code != 0 and "started" not in done.out
     assert "cannot be limited: " in done.out

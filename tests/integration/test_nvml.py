@@ -13,7 +13,8 @@ import pytest
 
 from tests.gpunode import description
 from tests.integration.conftest import Maker
-from tests.integration.engines import Installed, in_turn, on_node, start
+from tests.integration.engines import in_turn, on_node, start
+from tests.integration.test_inventory_truth import NEXT_MODULE
 
 FAULTS = {
     "no-nvml": "NVML cannot be asked: NVMLError_LibraryNotFound",
@@ -24,11 +25,11 @@ FAULTS = {
 BRANDS = {"tesla": "Tesla", "nvidia": "Nvidia"}
 
 
-def refresh(installed: Installed, name: str, *faults: str, words: str = "", **node: Any) -> dict[str, Any]:
+def refresh(name: str, *faults: str, words: str = "", **node: Any) -> dict[str, Any]:
     """What ``inventory refresh`` says, and the saved inventory says the same to the next reader."""
     script = f"oci-gpu-hook inventory refresh --json {words}; echo ,; "
     script += "oci-gpu-hook info --saved --json || echo null"
-    out = on_node(installed, script, description=name, faults=faults, **node).printed()
+    out = on_node(script, description=name, faults=faults, **node).printed()
     answer: dict[str, Any]
     answer, shown = (json.loads(text) for text in out.split("\n,\n", 1))
     assert answer.pop("saved") == "/run/oci-gpu-hook/inventory"
@@ -38,8 +39,8 @@ def refresh(installed: Installed, name: str, *faults: str, words: str = "", **no
 
 
 @pytest.mark.parametrize("name", ["v100", "h100x8", "h100mig"])
-def test_refresh_knows_what_only_nvml_knows(installed: Installed, name: str) -> None:
-    node, found = description.load(name), refresh(installed, name)
+def test_refresh_knows_what_only_nvml_knows(name: str) -> None:
+    node, found = description.load(name), refresh(name)
     assert (found["driver_version"], found["cuda_version"]) == (node.driver, node.cuda)
     keys: tuple[str, ...] = ("uuid", "minor", "compute_capability", "brand")
     assert [tuple(gpu[key] for key in keys) for gpu in found["gpus"]] == [
@@ -56,12 +57,12 @@ def test_refresh_knows_what_only_nvml_knows(installed: Installed, name: str) -> 
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_refresh_says_what_is_unknown_without_nvml(installed: Installed, fault: str) -> None:
+def test_refresh_says_what_is_unknown_without_nvml(fault: str) -> None:
     """Everything that /proc tells is there, and nothing is guessed."""
     node = description.load("h100mig")
     # What answers is waited for, however slow the machine is.
     seconds = 1 if fault == "nvml-hangs" else 600
-    found = refresh(installed, "h100mig", fault, words=f"--nvml-timeout {seconds}")
+    found = refresh("h100mig", fault, words=f"--nvml-timeout {seconds}")
     assert found["driver_version"] == node.driver
     assert [gpu["uuid"] for gpu in found["gpus"]] == [gpu.uuid for gpu in node.gpus]
     assert {(gpu["compute_capability"], gpu["brand"]) for gpu in found["gpus"]} == {("", "")}
@@ -76,16 +77,16 @@ def test_refresh_says_what_is_unknown_without_nvml(installed: Installed, fault: 
     assert any("UUIDs and numbers of 4 MIG devices" in line for line in rest)
 
 
-def test_nvml_is_not_asked_where_nobody_wants_it(installed: Installed) -> None:
+def test_nvml_is_not_asked_where_nobody_wants_it() -> None:
     cuda = float(description.load("v100").cuda)
-    found = refresh(installed, "v100", "nvml-hangs", words="--nvml-timeout 0")
+    found = refresh("v100", "nvml-hangs", words="--nvml-timeout 0")
     assert found["unknown"][0] == "NVML was not asked: --nvml-timeout 0"
     assert cuda - 1 < float(found["cuda_version"]) <= cuda, "a lower bound"
     assert not [line for line in found["unknown"] if "MIG" in line]
 
 
-def test_a_lost_gpu_takes_no_other_with_it(installed: Installed) -> None:
-    node, found = description.load("h100x8"), refresh(installed, "h100x8", "gpu-lost")
+def test_a_lost_gpu_takes_no_other_with_it() -> None:
+    node, found = description.load("h100x8"), refresh("h100x8", "gpu-lost")
     assert found["cuda_version"] == node.cuda
     first, *others = found["gpus"]
     assert first["uuid"] == node.gpus[0].uuid, "/proc knows it all the same"
@@ -102,9 +103,9 @@ oci-gpu-hook cdi generate | grep -c '"name": "[0-9]*"'
 """
 
 
-def test_a_gpu_that_nvml_does_not_list_has_no_index_and_is_given_to_nobody(installed: Installed, bundle: Maker) -> None:
+def test_a_gpu_that_nvml_does_not_list_has_no_index_and_is_given_to_nobody(bundle: Maker) -> None:
     """Index 1 is nvidia-smi's, the third of the kernel's; a container with all has the seven others."""
-    node, found = description.load("h100x8"), refresh(installed, "h100x8", "gpu-unlisted")
+    node, found = description.load("h100x8"), refresh("h100x8", "gpu-unlisted")
     uuids = [gpu.uuid for gpu in node.gpus]
     assert [gpu["uuid"] for gpu in found["gpus"]] == [uuids[0], *uuids[2:]]
     assert [gpu["nvml_index"] for gpu in found["gpus"]] == list(range(7))
@@ -113,7 +114,7 @@ def test_a_gpu_that_nvml_does_not_list_has_no_index_and_is_given_to_nobody(insta
     one.runs("/bin/sh", "-c", "nvidia-smi -L")
     every.runs("/bin/sh", "-c", "ls /dev/nvidia[0-9]* | grep -c .")
     scripts = {"told": UNLISTED, "one": start("runc", one), "all": start("runc", every)}
-    seen = in_turn(installed, scripts, faults=("gpu-unlisted",))
+    seen = in_turn(scripts, faults=("gpu-unlisted",))
     address = found["unlisted"][0]
     assert f"  not listed by NVML, and given to no container: {address}" in seen["told"], seen
     assert any(address in line and "fail" in line for line in seen["told"]), seen
@@ -121,18 +122,18 @@ def test_a_gpu_that_nvml_does_not_list_has_no_index_and_is_given_to_nobody(insta
     assert uuids[2] in seen["one"][0] and seen["all"] == ["7"], seen
 
 
-def test_a_library_of_another_release_is_not_believed(installed: Installed) -> None:
+def test_a_library_of_another_release_is_not_believed() -> None:
     """As after an upgrade without a reboot: libnvidia-ml and the kernel module do not fit."""
-    found = refresh(installed, "h100x8", "driver-version")
+    found = refresh("h100x8", "driver-version")
     assert found["driver_version"] == "580.65.07"
     assert {gpu["compute_capability"] for gpu in found["gpus"]} == {""}
     assert found["unknown"]
 
 
-def test_nvml_is_found_below_a_driver_root(installed: Installed) -> None:
+def test_nvml_is_found_below_a_driver_root() -> None:
     root = "/run/nvidia/driver"
     how = {"driver_root": root, "layout": "current", "settings": f"driver-root = {root}\n"}
-    found = refresh(installed, "h100x8", **how)
+    found = refresh("h100x8", **how)
     assert found["unknown"] == []
     assert {gpu["compute_capability"] for gpu in found["gpus"]} == {"9.0"}
 
@@ -152,28 +153,21 @@ cat /tmp/said
 """
 
 
-def watched(installed: Installed, steps: str, words: str = "", before: str = "", after: str = "", **node: Any) -> str:
+def watched(steps: str, words: str = "", before: str = "", after: str = "", **node: Any) -> str:
     """What is printed by the steps, then the watch's end, then what it said, then what is printed after it."""
     script = before + WATCH.format(steps=steps, words=words) + after
-    done = on_node(installed, script, **node)
+    done = on_node(script, **node)
     assert done.code == 0, done.out + done.err
     assert "ended with 0\n" in done.out
     assert "Traceback" not in done.out + done.err
     return done.out
 
 
-# The kernel module's next release, as an upgrade shows it.
-UPGRADE = """
-sed 's/580.65.06/580.65.09/' /proc/driver/nvidia/version >/tmp/version
-mount --bind /tmp/version /proc/driver/nvidia/version
-"""
-
-
-def test_watch_goes_through_an_upgrade_and_writes_the_spec_anew(installed: Installed) -> None:
+def test_watch_goes_through_an_upgrade_and_writes_the_spec_anew() -> None:
     """First the module is new and the libraries are old, which is no driver to write a spec of."""
     steps = f"""
 until_said 'wrote ' /tmp/said
-{UPGRADE}
+{NEXT_MODULE}
 until_said 'waiting for the driver' /tmp/said
 grep -c '^wrote ' /tmp/said
 folder=$(dirname $(find /usr/lib /usr/lib64 -maxdepth 2 -name libcuda.so.580.65.06 | head -n 1))
@@ -181,14 +175,14 @@ for old in $(find $folder -name '*.so.580.65.06'); do cp $old ${{old%06}}09; don
 touch /etc/ld.so.cache
 until_often '^wrote ' 2
 """
-    said = watched(installed, steps, "--cdi-spec /tmp/gpu.yaml")
+    said = watched(steps, "--cdi-spec /tmp/gpu.yaml")
     assert said.startswith("1\n"), said
     half = "the kernel module is 580.65.09, but libnvidia-ml is there as 580.65.06"
     assert said.count(f"waiting for the driver: {half}") == 1
     assert said.count("wrote ") == 2
 
 
-def test_watch_outlives_a_full_disk_and_then_writes_what_is_due(installed: Installed) -> None:
+def test_watch_outlives_a_full_disk_and_then_writes_what_is_due() -> None:
     """Of the inventory, and of the spec, for which NVML is not asked again."""
     steps = """
 until_said 'waiting to write: cannot save the inventory' /tmp/said
@@ -206,13 +200,13 @@ for folder in /tmp/full /run/oci-gpu-hook; do
 done
 """
     words = "--cdi-spec /tmp/full/gpu.yaml"
-    said = watched(installed, steps, words, full)
+    said = watched(steps, words, full)
     counts = [said.count(it) for it in ("hook/inventory: ", "waiting to write", "device (make room in")]
     assert counts == [1, 2, 1], said
     assert said.count("No space left on device (make room on the file system of /tmp/full)") == 1
 
 
-def test_watch_outlives_what_others_put_in_the_specs_place(installed: Installed) -> None:
+def test_watch_outlives_what_others_put_in_the_specs_place() -> None:
     """A folder, a FIFO and another program's spec: the inventory is kept true, and the spec comes after."""
     steps = """
 until_said 'waiting to write: /run/cdi/gpu.yaml is there and is not a regular file' /tmp/said
@@ -225,11 +219,11 @@ until_said 'is not a CDI spec of ours' /tmp/said
 rm /run/cdi/gpu.yaml
 until_said 'wrote /run/cdi/gpu.yaml' /tmp/said
 """
-    said = watched(installed, steps, "--cdi-spec /run/cdi/gpu.yaml", "mkdir -p /run/cdi/gpu.yaml")
+    said = watched(steps, "--cdi-spec /run/cdi/gpu.yaml", "mkdir -p /run/cdi/gpu.yaml")
     assert said.count("is not a regular file") == 1, said
 
 
-def test_watch_ends_at_once_while_nvml_hangs(installed: Installed) -> None:
+def test_watch_ends_at_once_while_nvml_hangs() -> None:
     """Ended in the middle of asking, it leaves no process behind that holds a GPU open."""
     steps = """
 asking=
@@ -239,5 +233,5 @@ until [ "$asking" ]; do
 done
 """
     after = '\n! kill -0 $asking 2>/dev/null && echo "nobody asks any more"'
-    said = watched(installed, steps, "--nvml-timeout 600", after=after, faults=("nvml-hangs",))
+    said = watched(steps, "--nvml-timeout 600", after=after, faults=("nvml-hangs",))
     assert said.endswith("nobody asks any more\n")

@@ -12,7 +12,7 @@ import pytest
 from tests.gpunode import tegra, wsl
 from tests.integration import roots
 from tests.integration.conftest import Maker
-from tests.integration.engines import Bundle, Installed, on_node, start
+from tests.integration.engines import Bundle, on_node, start
 from tests.integration.inside import Seen, attempt, look
 
 USUAL = f"/usr/lib/{roots.MULTIARCH}"
@@ -21,8 +21,8 @@ ALL = {"NVIDIA_REQUIRE_JETPACK": "csv-mounts=all"}
 NULL = "/dev/v4l2-nvdec"
 
 
-def run(installed: Installed, bundle: Bundle, runtime: str = "runc", **node: Any) -> Seen:
-    return look(installed, bundle, "nvidia-smi || echo failed", runtime=runtime, refresh=False, **node)
+def run(bundle: Bundle, runtime: str = "runc", **node: Any) -> Seen:
+    return look(bundle, "nvidia-smi || echo failed", runtime=runtime, refresh=False, **node)
 
 
 def libraries(seen: Seen) -> dict[str, str]:
@@ -34,9 +34,9 @@ def told(seen: Seen) -> set[str]:
 
 
 @pytest.mark.parametrize(("runtime", "cgroup"), [("runc", "v2"), ("crun", "v1")])
-def test_a_jetson_gives_what_its_lists_say(installed: Installed, bundle: Maker, runtime: str, cgroup: str) -> None:
+def test_a_jetson_gives_what_its_lists_say(bundle: Maker, runtime: str, cgroup: str) -> None:
     one = bundle("debian").asks("all")
-    seen = run(installed, one, runtime, platform="tegra", cgroup=cgroup)
+    seen = run(one, runtime, platform="tegra", cgroup=cgroup)
     seen.has_exactly(*tegra.DEVICES)
     assert told(seen) == set(tegra.DEVICES)
     assert seen.denied == {"/dev/fb0"}
@@ -68,12 +68,8 @@ def test_a_jetson_gives_what_its_lists_say(installed: Installed, bundle: Maker, 
 THOR, DISCRETE = "GPU-5d1b7a90-22c4-4f0e-9c53-0a7be1d3f6a1", "GPU-b7e0c4d2-8f13-4a6d-b1d9-3c2f5a7e9d04"
 SHARED = {*tegra.DEVICES, "/dev/nvidiactl", "/dev/nvidia-modeset"}
 UVM = {"/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"}
-ON_THOR, BESIDE_THOR, ON_ORIN, BESIDE_ORIN = (
-    {"/dev/nvidia0", "/dev/nvidia2"},
-    {"/dev/nvidia1", *UVM},
-    {"/dev/nvidia2"},
-    {"/dev/nvidia0", *UVM},
-)
+ON_THOR, BESIDE_THOR = {"/dev/nvidia0", "/dev/nvidia2"}, {"/dev/nvidia1", *UVM}
+ON_ORIN, BESIDE_ORIN = {"/dev/nvidia2"}, {"/dev/nvidia0", *UVM}
 # What is asked for, and which nodes of NVIDIA's module come beside those of the lists.
 BOARDS = {
     "thor": {
@@ -91,10 +87,10 @@ BOARDS = {
 
 
 @pytest.mark.parametrize("board", BOARDS)
-def test_a_request_chooses_among_a_boards_gpus(installed: Installed, bundle: Maker, board: str) -> None:
+def test_a_request_chooses_among_a_boards_gpus(bundle: Maker, board: str) -> None:
     unknown = ("2", DISCRETE.replace("b7", "c8"))
     made = [bundle("debian").asks(devices, "compute,utility") for devices in ("none", *unknown, *BOARDS[board])]
-    none, *others = attempt(installed, *made, refresh=False, vendors=("thor",), description=board)
+    none, *others = attempt(*made, refresh=False, vendors=("thor",), description=board)
     assert not none.seen().nodes and none.seen().allowed == {NULL}
     for each, devices in zip(others, unknown):
         assert f"unknown device '{devices}': this Jetson has indices 0 to 1" in each.refusal()
@@ -103,10 +99,10 @@ def test_a_request_chooses_among_a_boards_gpus(installed: Installed, bundle: Mak
         assert f"{OWN}/libcuda.so.1.1" in each.seen().mounts
 
 
-def test_a_jetson_gives_all_lists_where_they_are_asked_for(installed: Installed, bundle: Maker) -> None:
+def test_a_jetson_gives_all_lists_where_they_are_asked_for(bundle: Maker) -> None:
     """And what is saved for one is not given to the other."""
     made = [bundle("debian").asks("0", **more) for more in ({}, ALL, {})]
-    seen = [each.seen() for each in attempt(installed, *made, refresh=False, platform="tegra")]
+    seen = [each.seen() for each in attempt(*made, refresh=False, platform="tegra")]
     for one in seen:
         one.has_exactly(*tegra.DEVICES)
     few, many, again = map(libraries, seen)
@@ -115,7 +111,7 @@ def test_a_jetson_gives_all_lists_where_they_are_asked_for(installed: Installed,
     assert "/usr/src/cudnn_samples_v9" in seen[1].mounts
 
 
-def test_an_image_that_was_built_on_a_jetson_has_empty_files_in_the_places(installed: Installed, bundle: Maker) -> None:
+def test_an_image_that_was_built_on_a_jetson_has_empty_files_in_the_places(bundle: Maker) -> None:
     one = bundle("debian").asks("all")
     names = ("libcuda.so", "libcuda.so.1", "libcuda.so.1.1", "libnvrm_gpu.so", "libnvbufsurface.so")
     stubs = [f"{OWN}/{name}" for name in names]
@@ -124,16 +120,16 @@ def test_an_image_that_was_built_on_a_jetson_has_empty_files_in_the_places(insta
         stub.parent.mkdir(exist_ok=True)
         stub.touch()
     one.runs("/bin/sh", "-c", f"stat -L -c '%s %n' {' '.join(stubs)}")
-    out = on_node(installed, start("runc", one), platform="tegra").printed()
+    out = on_node(start("runc", one), platform="tegra").printed()
     sizes = {path: int(size) for size, path in map(str.split, out.splitlines())}
     assert set(sizes) == set(stubs) and all(sizes.values()), sizes
     assert all((one.rootfs / path[1:]).stat().st_size == 0 for path in stubs)
 
 
 @pytest.mark.parametrize("asked", ["all", "0", "GPU-a3bd1b0a-4b0e-4b4a-8a3d-0a1b2c3d4e5f"])
-def test_wsl_gives_the_one_device_whatever_gpu_is_named(installed: Installed, bundle: Maker, asked: str) -> None:
+def test_wsl_gives_the_one_device_whatever_gpu_is_named(bundle: Maker, asked: str) -> None:
     one = bundle("debian").asks(asked)
-    seen = run(installed, one, platform="wsl")
+    seen = run(one, platform="wsl")
     assert {*seen.nodes} == seen.allowed == told(seen) == {wsl.DXG}
     assert not seen.denied
     expected = {soname: f"{wsl.FOLDER}/{soname}" for soname in set(wsl.LIBRARIES.values())}
@@ -149,23 +145,23 @@ def test_wsl_gives_the_one_device_whatever_gpu_is_named(installed: Installed, bu
     ("platform", "name", "proof"),
     [("tegra", "Jetson Linux 36.4.3", "/etc/nv_tegra_release"), ("wsl", "WSL 2", wsl.DXG)],
 )
-def test_people_learn_the_platform(installed: Installed, bundle: Maker, platform: str, name: str, proof: str) -> None:
+def test_people_learn_the_platform(bundle: Maker, platform: str, name: str, proof: str) -> None:
     one = bundle("debian").asks("all").runs("true")
     commands = f"""
         oci-gpu-hook plan --json --bundle {one.path}; echo ==
         oci-gpu-hook info; echo ==
         oci-gpu-hook info --json
     """
-    plan, info, document = on_node(installed, commands, platform=platform).printed().split("==\n")
+    plan, info, document = on_node(commands, platform=platform).printed().split("==\n")
     assert json.loads(plan)["driver"]["version"] == name
     assert info.splitlines()[0] == f"driver {name}, by {proof}"
     assert json.loads(document)["platform"] == {"kind": platform, "proof": proof}
 
 
-def test_what_only_knows_gpus_of_the_module_says_so(installed: Installed) -> None:
+def test_what_only_knows_gpus_of_the_module_says_so() -> None:
     words = ("containers", "cdi generate --kind gds", "cdi generate --kind management", "flags docker")
     commands = "".join([f"oci-gpu-hook {word} && exit 1\n" for word in words])
-    done = on_node(installed, f"{commands}true", platform="wsl")
+    done = on_node(f"{commands}true", platform="wsl")
     assert done.code == 0, done.out
     said = [line for line in done.err.splitlines() if line.startswith("oci-gpu-hook:")]
     assert len(said) == len(words)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""podman with --hooks-dir: the registration as an engine reads it; each runtime and cgroup: test_cdi_vendors.py."""
+"""podman with --hooks-dir: the registration as an engine reads it; each runtime and cgroup: test_cdi.py."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ import yaml
 
 from tests import manual
 from tests.integration import roots
-from tests.integration.engines import PODMAN_RUN, Installed, cdi_devices, on_node, podman, run_podman, with_podman
+from tests.integration.engines import PODMAN_RUN, cdi_devices, on_node, podman, run_podman, with_podman
 from tests.integration.inside import node
 
 
 @pytest.mark.parametrize("runtime", ["runc", "crun"])
-def test_podman_shows_our_sentence(installed: Installed, root: Path, runtime: str) -> None:
+def test_podman_shows_our_sentence(root: Path, runtime: str) -> None:
     """crun leads its hooks' stderr to /dev/null."""
-    done = run_podman(installed, root, "true", options="--env NVIDIA_VISIBLE_DEVICES=77", runtime=runtime)
+    done = run_podman(root, "true", options="--env NVIDIA_VISIBLE_DEVICES=77", runtime=runtime)
     assert done.code != 0
     assert "oci-gpu-hook: unknown device '77': this host has indices 0 to 7" in done.err
 
 
-def test_a_read_only_container_works(installed: Installed, root: Path) -> None:
+def test_a_read_only_container_works(root: Path) -> None:
     look = "sh -c '/app/cuda >/dev/shm/seen && grep \"1 devices\" /dev/shm/seen'"
     options = "--read-only --env NVIDIA_VISIBLE_DEVICES=0"
-    run_podman(installed, root, look, options=options, runtime="crun").printed()
+    run_podman(root, look, options=options, runtime="crun").printed()
 
 
-def test_rootless_needs_no_option_once_podman_is_configured(installed: Installed, tmp_path: Path, driver: Path) -> None:
+def test_rootless_needs_no_option_once_podman_is_configured(tmp_path: Path, driver: Path) -> None:
     """By the user's own file, which names a folder, by root's for all users, and where none names one by itself.
 
     In a user namespace: mknod is refused, so the nodes are bound; no cgroup can be changed, so none is.
@@ -67,7 +67,7 @@ def test_rootless_needs_no_option_once_podman_is_configured(installed: Installed
         ]
     )
     # podman's pause process would keep the node's namespace alive.
-    out = on_node(installed, f"{{ {steps}\n}} 2>&1; pkill -U 64123 || true").printed()
+    out = on_node(f"{{ {steps}\n}} 2>&1; pkill -U 64123 || true").printed()
     parts = dict([part.split("\n", 1) for part in out.split("== ")[1:]])
     place = f"{conf}/containers.conf.d/99-oci-gpu-hook.conf"
     served = "cuInit 0, 2 devices\n"
@@ -78,7 +78,7 @@ def test_rootless_needs_no_option_once_podman_is_configured(installed: Installed
     assert parts["cdi"] == served, "the same spec serves root's containers and users'"
 
 
-def test_our_runtime_goes_before_podmans(installed: Installed, root: Path, tmp_path: Path) -> None:
+def test_our_runtime_goes_before_podmans(root: Path, tmp_path: Path) -> None:
     """With the real runtime that it says, and one hook: ours is in hooks.d, too."""
     line = re.sub("--runtime crun ", "", podman('"$@"', runtime="crun", folder=tmp_path))
     script = f"""
@@ -94,7 +94,7 @@ def test_our_runtime_goes_before_podmans(installed: Installed, root: Path, tmp_p
         ls /run/crun
         podman rm --force --time 0 front >/dev/null
     """
-    _, setting, runtime, gpu, _ = with_podman(installed, script).printed().splitlines()
+    _, setting, runtime, gpu, _ = with_podman(script).printed().splitlines()
     assert (setting, runtime) == ("runtime = /usr/bin/crun", "oci-gpu-runtime")
     assert gpu.startswith("GPU 0: ")
 
@@ -117,7 +117,7 @@ UNIT, POD = manual.blocks("oci-gpu-hook-podman.7", "UNITS AND PODS")
 QUADLET = f"run --name systemd-gpu --replace --rm --cgroups=split --sdnotify=ignore --env {ASKED}"
 
 
-def test_builds_pods_and_units_have_their_gpus(installed: Installed, tmp_path: Path, root: Path) -> None:
+def test_builds_pods_and_units_have_their_gpus(tmp_path: Path, root: Path) -> None:
     """A step of a build by its ENV, a pod by its env, a quadlet's container by Environment=; each alone."""
 
     def engine(words: str) -> str:
@@ -143,7 +143,7 @@ END
 {engine("kube down /run/pod.yaml")} >/dev/null
 {engine(QUADLET.replace("--cgroups=split", "--network none"))} image /bin/sh -c {shlex.quote(SEEN)}
 """
-    out = with_podman(installed, script, cgroup="v1").printed()
+    out = with_podman(script, cgroup="v1").printed()
     found = re.findall(r"^seen (.*)$", out, re.MULTILINE)
     assert found == [f"{node(index)[5:]} nvidiactl" for index in range(3)], out
     assert re.findall(r"^left: (.*)$", out, re.MULTILINE) == ["/usr/bin/nvidia-smi"], out

@@ -14,17 +14,19 @@ import pytest
 
 from oci_gpu_hook.report.records import MESSAGE_ID
 from tests.integration.conftest import Maker
-from tests.integration.engines import Installed, in_turn, on_node, start
+from tests.integration.engines import in_turn, on_node, start
 
 PRIVATE_RUN = """
 mkdir -p /run/systemd /run/log
 mount -t tmpfs none /run/systemd && mkdir /run/systemd/journal
 mount -t tmpfs none /run/log
 """
-JOURNALD = f"""{PRIVATE_RUN}
+IDENTIFIED = f"""{PRIVATE_RUN}
 echo 0123456789abcdef0123456789abcdef >/run/log/id
 [ -e /etc/machine-id ] || touch /etc/machine-id
 mount --bind /run/log/id /etc/machine-id
+"""
+JOURNALD = f"""{IDENTIFIED}
 printf '[Journal]\\nStorage=volatile\\nReadKMsg=no\\nAudit=no\\nForwardToSyslog=no\\n' >/run/log/conf
 [ ! -e /etc/systemd/journald.conf ] || mount --bind /run/log/conf /etc/systemd/journald.conf
 /usr/lib/systemd/systemd-journald >/dev/null 2>&1 &
@@ -67,7 +69,7 @@ sender.sendto((entry + "OCI_GPU_HOOK_CONTAINER=forged\\n").encode(), "/run/syste
 """
 
 
-def test_each_start_with_a_request_leaves_one_record(installed: Installed, bundle: Maker) -> None:
+def test_each_start_with_a_request_leaves_one_record(bundle: Maker) -> None:
     pod = {"io.kubernetes.pod.name": "training", "io.kubernetes.container.name": "main"}
     given = bundle("debian").of_crio(namespace="team", image="registry/cuda:12\nMESSAGE=forged", **pod)
     asking(given, "1,5")
@@ -91,7 +93,7 @@ echo ---- >&2
 oci-gpu-hook log --json >&2
 cat /run/log/out
 """
-    done = on_node(installed, script)
+    done = on_node(script)
     assert done.code == 0, done.err
     first, second = [json.loads(line) for line in done.out.splitlines()]
     assert first["MESSAGE"].startswith(f"container {given.id} (team/training/main) got GPU 1, 5: ")
@@ -123,7 +125,7 @@ cat /run/log/out
 
 
 @pytest.mark.parametrize("journal", ["absent", "full", "no socket", "nobody listens"])
-def test_no_journal_stops_no_start(installed: Installed, bundle: Maker, journal: str) -> None:
+def test_no_journal_stops_no_start(bundle: Maker, journal: str) -> None:
     made = asking(bundle("debian"), "0")
     make = {
         "absent": "rmdir /run/systemd/journal",
@@ -133,7 +135,7 @@ def test_no_journal_stops_no_start(installed: Installed, bundle: Maker, journal:
         "nobody listens": 'python3 -c "import socket; socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)'
         ".bind('/run/systemd/journal/socket')\"",
     }[journal]
-    done = on_node(installed, f"{PRIVATE_RUN}{make}\n{start('runc', made)}\necho started")
+    done = on_node(f"{PRIVATE_RUN}{make}\n{start('runc', made)}\necho started")
     assert (done.code, done.out, done.err) == (0, "started\n", "")
 
 
@@ -145,7 +147,7 @@ def counters(text: str) -> dict[str, str]:
     return dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
 
 
-def test_many_starts_at_once_are_all_counted(installed: Installed, bundle: Maker) -> None:
+def test_many_starts_at_once_are_all_counted(bundle: Maker) -> None:
     lines = ["oci-gpu-hook metrics --write", f"cat {PROM} >&2"]
     for number in range(16):
         made = asking(bundle("busybox"), "99" if number % 4 == 0 else str(number % 8))
@@ -156,7 +158,7 @@ def test_many_starts_at_once_are_all_counted(installed: Installed, bundle: Maker
         f"oci-gpu-hook metrics | cmp - {PROM}",
         f"cat {PROM}",
     ]
-    done = on_node(installed, "pids=\n" + "\n".join(lines), settings=COUNTING)
+    done = on_node("pids=\n" + "\n".join(lines), settings=COUNTING)
     assert done.code == 0, done.err
     assert set(counters(done.err).values()) <= {"0", "0.000000"}
     found = counters(done.out)
@@ -167,7 +169,7 @@ def test_many_starts_at_once_are_all_counted(installed: Installed, bundle: Maker
 
 
 @pytest.mark.parametrize("fault", ["read-only", "full"])
-def test_a_bad_disk_stops_no_start(installed: Installed, bundle: Maker, fault: str) -> None:
+def test_a_bad_disk_stops_no_start(bundle: Maker, fault: str) -> None:
     made = asking(bundle("busybox"), "0")
     spoil = {
         "read-only": "mount --bind /run/oci-gpu-hook /run/oci-gpu-hook\nmount -o remount,bind,ro /run/oci-gpu-hook",
@@ -181,19 +183,19 @@ oci-gpu-hook metrics --write
 echo started
 oci-gpu-hook metrics --write || echo $?
 """
-    done = on_node(installed, script, settings=COUNTING)
+    done = on_node(script, settings=COUNTING)
     assert done.out.splitlines()[0] == "started", done.err
     assert "Traceback" not in done.err
     assert "not recorded" not in done.err
 
 
-def test_without_a_place_for_the_counters_or_a_journal_it_says_so(installed: Installed) -> None:
+def test_without_a_place_for_the_counters_or_a_journal_it_says_so() -> None:
     scripts = {
         "metrics": "touch /run/collector; oci-gpu-hook metrics --write 2>&1 || echo $?",
         "log": "mkdir /run/bin && ln -s /usr/bin/python3 /run/bin/\n"
         "PATH=/run/bin /usr/bin/oci-gpu-hook log 2>&1 || echo $?",
     }
-    metrics, log = in_turn(installed, scripts, settings=COUNTING).values()
+    metrics, log = in_turn(scripts, settings=COUNTING).values()
     assert metrics[0].startswith(f"oci-gpu-hook: cannot write {PROM}: ")
     assert "there is no journalctl" in log[0]
     assert metrics[1:] == log[1:] == ["7"]

@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoint and restore: real runc and CRIU, the newest that Debian has; older ones do not know a newer kernel's vDSO.
 
-At a restore runc calls its hooks with CRIU's child as the process, in a copy of the host's mounts.
+At a restore runc calls its hooks with CRIU's child as the process, in a copy of the host's mounts.  And containers that
+are started again in the same root: what a start has left there serves the next, or is in no way.
 """
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+from tests.integration import roots
 from tests.integration.conftest import Maker
-from tests.integration.engines import PODMAN_RUN, Bundle, Installed, cdi_devices, in_turn, on_node, podman, with_podman
+from tests.integration.engines import PODMAN_RUN, Bundle, cdi_devices, in_turn, on_node, podman, run, start, with_podman
 from tests.integration.inside import ALLOWED, DENIED, node
 from tests.integration.test_leases import ONE, begun
 
@@ -45,7 +48,7 @@ def dumps(made: Bundle, newest: Path, folder: Path, runc: str, options: str = ""
 @pytest.mark.parametrize("runc", ["distribution's", "newest"])
 @pytest.mark.parametrize("cgroup", ["v1", "v2"])
 def test_a_restored_container_has_its_devices(
-    installed: Installed, bundle: Maker, newest: Path, tmp_path: Path, cgroup: str, runc: str
+    bundle: Maker, newest: Path, tmp_path: Path, cgroup: str, runc: str
 ) -> None:
     made = bundle("busybox").asks("1", "utility").runs("/bin/sh", "-c", COUNT)
     script = f"""
@@ -63,7 +66,7 @@ def test_a_restored_container_has_its_devices(
         made | diff {tmp_path}/before - >&2
         runc delete --force again
     """
-    out = on_node(installed, script, cgroup=cgroup).printed()
+    out = on_node(script, cgroup=cgroup).printed()
     counts = []
     for part in out.split("== ")[1:]:
         lines = part.splitlines()
@@ -74,7 +77,7 @@ def test_a_restored_container_has_its_devices(
     assert len(counts) == 3 and counts == sorted(counts)
 
 
-def test_systemd_knows_what_is_restored(installed: Installed, bundle: Maker, newest: Path, tmp_path: Path) -> None:
+def test_systemd_knows_what_is_restored(bundle: Maker, newest: Path, tmp_path: Path) -> None:
     made = bundle("busybox").asks("1", "utility")
     made.config["linux"]["cgroupsPath"] = "system.slice:runc:again"
     look = f"runc exec again cat {GIVEN} 2>&1 || true"
@@ -90,7 +93,7 @@ def test_systemd_knows_what_is_restored(installed: Installed, bundle: Maker, new
         {look}; systemctl daemon-reload; {look}
         runc delete --force again
     """
-    out = on_node(installed, script, booted=True).printed()
+    out = on_node(script, booted=True).printed()
     answers = [line for line in out.splitlines() if GIVEN in line]
     assert [line.endswith(ALLOWED[0]) for line in answers] == [True, True]
 
@@ -110,7 +113,7 @@ crun delete --force {name}
 
 @pytest.mark.parametrize("cgroup", ["v1", "v2"])
 def test_crun_restores_what_config_json_allows_and_doctor_tells_the_rest(
-    installed: Installed, bundle: Maker, newest: Path, tmp_path: Path, cgroup: str
+    bundle: Maker, newest: Path, tmp_path: Path, cgroup: str
 ) -> None:
     """It starts no hook then.  An engine writes the devices of a CDI spec into config.json."""
     scripts = {}
@@ -123,14 +126,14 @@ def test_crun_restores_what_config_json_allows_and_doctor_tells_the_rest(
             made.write()
         scripts[name] = CRUN.format(bundle=made.path, name=f"{made.id}-{name}", folder=tmp_path, given=GIVEN)
     before = f"export PATH={newest}:$PATH; mkdir /etc/criu; echo 'external mnt[]:ms' >/etc/criu/crun.conf\n"
-    seen = in_turn(installed, scripts, before, cgroup=cgroup)
+    seen = in_turn(scripts, before, cgroup=cgroup)
     assert seen["cdi"][0].endswith(ALLOWED[0]), seen
     assert seen["hook"][0].endswith(DENIED), seen
     assert "as daemon-reload, update and a restore by crun do" in seen["hook"][1], seen
 
 
 @pytest.mark.parametrize("asked", ["--env NVIDIA_VISIBLE_DEVICES=1", cdi_devices("nvidia.com/gpu=1")])
-def test_by_podman(installed: Installed, root: Path, newest: Path, tmp_path: Path, asked: str) -> None:
+def test_by_podman(root: Path, newest: Path, tmp_path: Path, asked: str) -> None:
     line = podman('"$@"', runtime=f"{newest}/runc", folder=tmp_path)
     # A long sleep may end with the restore.
     look = f"podman exec again sh -c 'cat {GIVEN} 2>&1; nvidia-smi -L'"
@@ -147,7 +150,7 @@ def test_by_podman(installed: Installed, root: Path, newest: Path, tmp_path: Pat
         {look}
         podman rm --force --time 0 again >&2
     """
-    lines = with_podman(installed, script).printed().splitlines()
+    lines = with_podman(script).printed().splitlines()
     before, after = lines[:2], lines[2:]
     assert before == after
     assert before[0].endswith(ALLOWED[0]) and before[1].startswith("GPU 0: ")
@@ -156,7 +159,7 @@ def test_by_podman(installed: Installed, root: Path, newest: Path, tmp_path: Pat
 CHOSEN = "runc exec again sh -c 'cd /dev; echo nvidia[0-9]*'"
 
 
-def test_any_gives_the_same_if_it_has_room(installed: Installed, bundle: Maker, newest: Path, tmp_path: Path) -> None:
+def test_any_gives_the_same_if_it_has_room(bundle: Maker, newest: Path, tmp_path: Path) -> None:
     """And not those that it would choose now.  A node of the container's own making can make it tell nothing."""
     made = bundle("busybox").asks("any:2", "utility").runs("/bin/sh", "-c", "while :; do sleep 0.05; done")
     rival = bundle("debian").asks("any:2", "utility").runs("/bin/sh", "-c", "cd /dev; echo nvidia[0-9]*; sleep 1000")
@@ -172,7 +175,7 @@ def test_any_gives_the_same_if_it_has_room(installed: Installed, bundle: Maker, 
         "freed": f"runc delete --force r3; {again}",
         "forged": f"runc exec again mknod /dev/other c 195 5; checkpoint; {refused}runc delete --force r2",
     }
-    found = in_turn(installed, scripts, dumps(made, newest, tmp_path, "newest"), settings=ONE)
+    found = in_turn(scripts, dumps(made, newest, tmp_path, "newest"), settings=ONE)
     assert found["start"] != found["rival"]
     assert found["restored"][0] == found["start"][0]
     assert [line.endswith(ALLOWED[0]) for line in found["restored"][1:]] == [True, True]
@@ -201,7 +204,7 @@ FORGED = {
 }
 
 
-def test_nothing_else_is_restored(installed: Installed, bundle: Maker) -> None:
+def test_nothing_else_is_restored(bundle: Maker) -> None:
     """Nothing is made where the state is a lie, on a root that the host has mounted, as engines do."""
     made = bundle("busybox").asks("1", "utility").runs("/bin/true")
     before = CALLED.replace("BUNDLE", str(made.path)) + f"mount --bind {made.rootfs} {made.rootfs}\n"
@@ -210,8 +213,111 @@ def test_nothing_else_is_restored(installed: Installed, bundle: Maker) -> None:
     look = f"({devices}; cd {made.rootfs}; find .; grep -F {made.rootfs} /proc/self/mountinfo) | sort"
     scripts = {name: line if "hook " in line else f"hook {line}" for name, line in FORGED.items()}
     scripts = {name: f"{look} >/run/before; {line}; {look} | diff /run/before -" for name, line in scripts.items()}
-    found = in_turn(installed, scripts, before)
+    found = in_turn(scripts, before)
     for name, lines in found.items():
         assert len(lines) == 1, (name, lines)
         assert "the state says that the container is stopped, and process" in lines[0], name
         assert "is not root's CRIU" in lines[0], name
+
+
+FOLDER = "/usr/local/nvidia/lib64"
+IMAGES = f"usr/lib/{roots.MULTIARCH}"
+CUDA = f"{IMAGES}/libcuda.so.1"
+DRIVERS = {"h100x8": "580.65.06", "h100mig": "590.48.01", "v100": "535.183.01"}
+
+SEE = "/app/cuda; LD_LIBRARY_PATH=/usr/lib/*-linux-gnu /app/cuda; nvidia-smi; cat /proc/self/mountinfo"
+LOOKS = ("/bin/sh", "-c", SEE)
+
+
+def libraries(lines: list[str]) -> list[str]:
+    """The mount points of libraries, of a container in which a program finds its GPU, whatever folder it names."""
+    assert lines[:2] == ["cuInit 0, 1 devices"] * 2, lines
+    points = [line.split()[4] for line in lines if " - " in line]
+    return sorted(point for point in points if point.startswith(f"{FOLDER}/"))
+
+
+@pytest.mark.parametrize(("runtime", "read_only"), [("runc", False), ("crun", True)])
+def test_the_same_driver_adds_nothing(bundle: Maker, runtime: str, read_only: bool) -> None:
+    made = bundle("debian").asks("0")
+    made.config["root"]["readonly"] = read_only
+    left = f"cd {made.rootfs}; find . -printf '%p %y %s %l\\n' | sort | md5sum"
+    script = f"{start(runtime, made.runs(*LOOKS))}\n{left}"
+    first, second = in_turn({"first": script, "second": script}).values()
+    assert libraries(first) == libraries(second)
+    assert first[-1] == second[-1]
+
+
+def test_a_dev_on_a_disk_is_served_again(bundle: Maker, tmp_path: Path) -> None:
+    """By a caller that has no other: nodes are bound there, and their mount points stay."""
+    root = bundle("debian").rootfs
+    before = f"""
+        ln -s ../libexec/oci/hooks.d/oci-gpu-hook /usr/bin/nvidia-container-cli
+        mkdir {tmp_path}/upper {tmp_path}/work
+        mount -t overlay -o lowerdir={root},upperdir={tmp_path}/upper,workdir={tmp_path}/work none /mnt
+    """
+    script = """
+        unshare --mount sh -ec 'nvidia-container-cli configure --no-cgroups --device=0 --compute /mnt
+            stat -c %t:%T /mnt/dev/nvidiactl'
+        stat -c %F /mnt/dev/nvidiactl
+    """
+    first, second = in_turn({"first": script, "second": script}, before).values()
+    assert first == second == ["c3:ff", "regular empty file"]
+
+
+def test_another_driver_finds_nothing_of_the_last(bundle: Maker) -> None:
+    """Up and down: what is left names no version but the firmware's folder, and serves each driver."""
+    made = bundle("debian").asks("0").runs(*LOOKS)
+    left = set()
+    for description in ("h100x8", "h100mig", "v100", "h100x8"):
+        points = libraries(run("crun", "v2", made, description=description).printed().splitlines())
+        assert f"{FOLDER}/libcuda.so.{DRIVERS[description]}" in points
+        assert {point for point in points if DRIVERS[description] in point} == {p for p in points if ".so.5" in p}
+        assert os.readlink(made.rootfs / "usr/bin/nvidia-smi") == "/usr/local/nvidia/bin/nvidia-smi"
+        left.add(tuple(name for name in roots.listing(made.rootfs) if "firmware" not in name))
+    assert len(left) == 1
+
+
+def older_versions(cuda: Path) -> None:
+    """What each start left until it had a folder for the driver: empty files, and links to them."""
+    for name in ("libcuda.so.535.54.03", "libnvidia-ml.so.535.54.03"):
+        (cuda.parent / name).touch()
+        (cuda.parent / f"{name.partition('.so.')[0]}.so.1").symlink_to(name)
+    (cuda.parent / "libcuda.so").symlink_to("libcuda.so.535.54.03")
+    (cuda.parents[2] / "bin/nvidia-smi").touch()
+
+
+def own_file(cuda: Path) -> None:
+    cuda.write_text("the image's own")
+
+
+def own_link(cuda: Path) -> None:
+    (cuda.parent / "libcuda.so.535.54.03").write_text("the image's own")
+    cuda.symlink_to("libcuda.so.535.54.03")
+
+
+def dangling_link(cuda: Path) -> None:
+    cuda.symlink_to("/usr/lib/libcuda.so.535.54.03")
+
+
+@pytest.mark.parametrize(("runtime", "with_users"), [("runc", True), ("crun", False)])
+def test_what_an_image_has_stays(bundle: Maker, runtime: str, with_users: bool) -> None:
+    """And is in no way, where LD_LIBRARY_PATH names its folder; in a user namespace too."""
+    scripts, before = {}, {}
+    for planted in (own_file, own_link, dangling_link, older_versions):
+        made = bundle("debian").asks("0")
+        planted(made.rootfs / CUDA)
+        if with_users:
+            made.in_user_namespace(0)
+        before[made.rootfs] = named(made.rootfs)
+        line = start(runtime, made.runs(*LOOKS))
+        scripts.update({f"{planted.__name__} {time}": line for time in ("once", "twice")})
+    found = in_turn(scripts)
+    assert len(found) == 8
+    for lines in found.values():
+        libraries(lines)
+    for root, names in before.items():
+        assert {name: it for name, it in named(root).items() if name in names} == names
+
+
+def named(root: Path) -> dict[str, tuple[str, int]]:
+    return {name: kind for name, kind in roots.listing(root).items() if "cuda" in name or "nvidia-smi" in name}

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.integration.conftest import Maker
-from tests.integration.engines import REPOSITORY, Installed, Outcome, on_node, podman
+from tests.integration.engines import REPOSITORY, Outcome, on_node, podman
 
 USER, FIRST = 64_123, 6_553_600
 # What a user's engine has: folders of the user's, and of the first of the user's further ids, as podman's keep-id has.
@@ -78,10 +78,10 @@ OPEN = ["/run/user-home/open/root", "/run/open/root"]
 PATHS = ["/run/user-home/store/root", "/run/user-home/sticky/root", "/run/shifted/store/root", *STICKY, *OPEN]
 
 
-def test_a_users_folders_count_in_the_users_own_namespace_alone(installed: Installed) -> None:
+def test_a_users_folders_count_in_the_users_own_namespace_alone() -> None:
     words = shlex.join(["/usr/bin/python3", "-ISB", "-c", ASK, PACKAGE, *PATHS])
     script = [f"echo '== {name}'; {prefix}{words}" for name, prefix in NAMESPACES.items()]
-    out = on_node(None, FOLDERS + "\n".join(script)).printed()
+    out = on_node(FOLDERS + "\n".join(script), hook=False).printed()
     parts = [part.splitlines() for part in out.split("== ")[1:]]
     counts = {name: [line.split()[0] for line in lines if "True" in line] for name, *lines in parts}
     assert counts == {
@@ -97,13 +97,12 @@ def test_a_users_folders_count_in_the_users_own_namespace_alone(installed: Insta
 # Rootless podman without systemd: crun gets no cgroups, runc has some to itself.
 ENGINES = {"crun": "--cgroups=disabled", "runc": "--pids-limit=0"}
 
-
 # A job's scratch folder, made by root in a sticky one; the user's own folders.
 PLACES = {"home": ("/run/user-home/kept", "0755"), "scratch": ("/tmp/job/kept", "0755"), "open": ("/tmp/kept", "0777")}
 
 
 def run_rootless(
-    installed: Installed, pattern: Path, runtime: str, options: str, command: str, folders: str, root: str, **node: Any
+    pattern: Path, runtime: str, options: str, command: str, folders: str, root: str, **node: Any
 ) -> Outcome:
     """``podman run`` by the user, of a copy of a root that is the owner's of its folder, which `folders` make."""
     words = f"run --rm {ENGINES[runtime]} --network=none {options} --rootfs {root} {command}"
@@ -115,20 +114,18 @@ code=0
 cat /run/out; pkill -U {USER} || :
 exit $code
 """
-    return on_node(installed, script, **node)
+    return on_node(script, **node)
 
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("runtime", ENGINES)
-def test_a_rootless_one_with_the_hosts_dev(
-    installed: Installed, patterns: dict[str, Path], runtime: str, place: str
-) -> None:
+def test_a_rootless_one_with_the_hosts_dev(patterns: dict[str, Path], runtime: str, place: str) -> None:
     """As distrobox and toolbox start theirs; but not in a folder to which every user may write."""
     store, mode = PLACES[place]
     options = "--userns=keep-id --volume /dev:/dev --env NVIDIA_VISIBLE_DEVICES=1,5"
     folders = f"folder 0 0755 /tmp/job; folder {FIRST} {mode} {store}"
     command = "sh -c '/app/cuda; id -u'"
-    done = run_rootless(installed, patterns["debian"], runtime, options, command, folders, f"{store}/root")
+    done = run_rootless(patterns["debian"], runtime, options, command, folders, f"{store}/root")
     if place == "open":
         assert done.code != 0 and "others than root can exchange it" in done.out, done.out
     else:
@@ -136,7 +133,7 @@ def test_a_rootless_one_with_the_hosts_dev(
 
 
 @pytest.mark.parametrize("owner", [100_000, 101_000])
-def test_an_engine_of_a_namespaces_root_gives_users_no_power(installed: Installed, bundle: Maker, owner: int) -> None:
+def test_an_engine_of_a_namespaces_root_gives_users_no_power(bundle: Maker, owner: int) -> None:
     """Real crun as root of a namespace that somebody else has made: another user's folder is no place for a root."""
     made = bundle("busybox").asks("0", "utility").without("/dev", "/sys").mounts("/dev", "/dev")
     kinds = [{"type": kind} for kind in ("mount", "ipc", "uts", "pid")]
@@ -155,7 +152,7 @@ code=0
 cat /run/shifted/said
 exit $code
 """
-    done = on_node(installed, FOLDERS + script)
+    done = on_node(FOLDERS + script)
     if owner == 100_000:
         assert done.code == 0 and done.out.startswith("started\n"), done.out + done.err
     else:

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from tests.integration.conftest import Maker
-from tests.integration.engines import PROCDRIVER, RUNTIMES, Bundle, Installed, on_node
+from tests.integration.engines import PROCDRIVER, RUNTIMES, Bundle, on_node
 from tests.integration.inside import ALLOWED, node
 
 SERVES = "runtime = /usr/bin/{}\n"
@@ -26,13 +26,11 @@ def given(out: str) -> set[str]:
 
 
 @pytest.mark.parametrize(("runtime", "cgroup"), RUNTIMES)
-def test_it_adds_the_hook_and_becomes_the_runtime(
-    installed: Installed, bundle: Maker, runtime: str, cgroup: str
-) -> None:
+def test_it_adds_the_hook_and_becomes_the_runtime(bundle: Maker, runtime: str, cgroup: str) -> None:
     one, none = made(bundle, "1,5"), made(bundle, None)
     before = (none.path / "config.json").read_bytes()
     script = "".join([f"oci-gpu-runtime run -b {it.path} {it.path.name}\n" for it in (one, none)])
-    out = on_node(installed, script, cgroup=cgroup, settings=SERVES.format(runtime)).printed()
+    out = on_node(script, cgroup=cgroup, settings=SERVES.format(runtime)).printed()
     assert given(out) == {node(1), node(5)} and out.count("nvidia7:") == 2
     # A second start of the same bundle finds the hook there.
     after = json.loads((one.path / "config.json").read_text())
@@ -55,7 +53,7 @@ echo shares $(cat $(find /sys/fs/cgroup -path '*/life/cpu.shares' | head -n 1) /
 
 
 @pytest.mark.parametrize(("runtime", "cgroup"), RUNTIMES)
-def test_an_engines_update_leaves_the_gpu(installed: Installed, bundle: Maker, runtime: str, cgroup: str) -> None:
+def test_an_engines_update_leaves_the_gpu(bundle: Maker, runtime: str, cgroup: str) -> None:
     """containerd's own list of devices is not set again; another's list is."""
     it = made(bundle, "1", seconds=100)
     devices = it.config["linux"]["resources"]["devices"]
@@ -70,7 +68,7 @@ def test_an_engines_update_leaves_the_gpu(installed: Installed, bundle: Maker, r
         updates += UPDATE.format(devices=json.dumps(listed), cpu=cpu, words=words, how=how, look=look)
     script = f"{words} create --bundle {it.path} life >/run/out\n{words} start life\n"
     script += f"{updates}{words} delete --force life\n"
-    seen = on_node(installed, script, cgroup=cgroup, settings=SERVES.format(runtime))
+    seen = on_node(script, cgroup=cgroup, settings=SERVES.format(runtime))
     assert seen.code == 0, seen.err
     _, first, second, others = seen.out.split("==\n")
     own = {node(1), "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"}

@@ -4,13 +4,10 @@
 from __future__ import annotations
 
 from tests.integration.conftest import Maker
-from tests.integration.engines import Installed, in_turn, start
+from tests.integration.engines import in_turn, start
 
-LOOK = (
-    "/bin/sh",
-    "-c",
-    "cat /tmp/nvidia-mps/of; touch /tmp/nvidia-mps/new 2>&1; [ -S /var/run/nvidia-persistenced/socket ] && echo socket",
-)
+HAS_SOCKET = "[ -S /var/run/nvidia-persistenced/socket ] && echo socket"
+LOOK = ("/bin/sh", "-c", f"cat /tmp/nvidia-mps/of; touch /tmp/nvidia-mps/new 2>&1; {HAS_SOCKET}")
 CLEAN = "rm -rf /tmp/nvidia-mps /run/nvidia-persistenced\n"
 USERS = "install -d -o 1000 /tmp/nvidia-mps; echo a user >/tmp/nvidia-mps/of\n"
 SOCKET = "python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"/run/nvidia-persistenced/socket\")'\n"
@@ -33,14 +30,14 @@ CASES = {
 }
 
 
-def test_mps_is_the_administrators(installed: Installed, bundle: Maker) -> None:
+def test_mps_is_the_administrators(bundle: Maker) -> None:
     made = bundle("busybox").asks("0", "compute").runs(*LOOK)
     scripts = {
         name: f"{CLEAN}rm -f /etc/oci-gpu-hook.conf\n{before}\n{start('runc', made)} 2>&1 || :"
         for name, (before, _) in CASES.items()
     }
     scripts["said"] = f"rm /etc/oci-gpu-hook.conf; {CLEAN}{USERS}oci-gpu-hook plan --bundle {made.path}"
-    found = in_turn(installed, scripts)
+    found = in_turn(scripts)
     assert "the host's /tmp/nvidia-mps is left out: 'nvidia-mps' is user 1000's" in "".join(found["said"])
     for name, (_, of) in CASES.items():
         said = "\n".join(found[name])
@@ -48,7 +45,7 @@ def test_mps_is_the_administrators(installed: Installed, bundle: Maker) -> None:
         assert (found[name][0] == of) if of else "can't open" in found[name][0], (name, said)
 
 
-def test_a_services_own_folder_serves_for_its_socket_only(installed: Installed, bundle: Maker) -> None:
+def test_a_services_own_folder_serves_for_its_socket_only(bundle: Maker) -> None:
     """nvidia-persistenced runs as a user of its own, whose the folder is."""
     made = bundle("busybox").asks("0", "utility").runs(*LOOK)
     folder = "install -d -o 1000 /run/nvidia-persistenced\n"
@@ -59,7 +56,7 @@ def test_a_services_own_folder_serves_for_its_socket_only(installed: Installed, 
         "file": f"{CLEAN}{folder}{as_user}touch /run/nvidia-persistenced/socket",
     }
     runs = {name: f"{before}\n{start('runc', made)} 2>&1 || :" for name, before in scripts.items()}
-    found = {name: "socket" in lines for name, lines in in_turn(installed, runs).items()}
+    found = {name: "socket" in lines for name, lines in in_turn(runs).items()}
     assert found == {"socket": True, "link": False, "file": False}
 
 
@@ -72,7 +69,7 @@ mount -o bind /tmp/nvidia-mps /mnt && mount -o remount,bind,ro,nosuid,nodev,noex
 REPLACE = "rm -f /tmp/nvidia-mps/control 2>&1; rm -f /var/run/nvidia-persistenced/socket 2>&1"
 
 
-def test_a_container_in_the_container_mounts_a_socket_again(installed: Installed, bundle: Maker) -> None:
+def test_a_container_in_the_container_mounts_a_socket_again(bundle: Maker) -> None:
     """And the container's root replaces none, in the container or on the host."""
     made = bundle("busybox").asks("0", "compute,utility")
     made.config["process"]["user"] = {"uid": 1000, "gid": 1000}
@@ -83,7 +80,7 @@ def test_a_container_in_the_container_mounts_a_socket_again(installed: Installed
     plant = f"{CLEAN}mkdir /run/nvidia-persistenced\n{SOCKET}mkdir /tmp/nvidia-mps; mkfifo /tmp/nvidia-mps/control\n"
     look = "[ -S /run/nvidia-persistenced/socket ] && ls /tmp/nvidia-mps"
     scripts = {"again": f"{start('runc', made)} 2>&1 || :", "replace": f"{start('runc', root)} 2>&1 || :\n{look}"}
-    found = in_turn(installed, scripts, plant)
+    found = in_turn(scripts, plant)
     assert found["again"] == ["mounted again", "read-only again"]
     folder, socket, *left = found["replace"]
     assert "Read-only file system" in folder and "busy" in socket, found

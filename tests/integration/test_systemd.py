@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import Maker
-from tests.integration.engines import PODMAN_RUN, REPOSITORY, Bundle, Installed, on_node, podman, version
+from tests.integration.engines import PODMAN_RUN, REPOSITORY, Bundle, on_node, podman, version
 from tests.integration.inside import ALLOWED, DENIED, node
 from tests.integration.test_invariants import traced
 
@@ -68,9 +68,7 @@ CGROUPS = ["v2", pytest.param("v1", marks=pytest.mark.skipif(version("systemctl"
 
 
 @pytest.mark.parametrize("cgroup", CGROUPS)
-def test_a_gpu_stays_and_no_other_comes(
-    installed: Installed, bundle: Maker, tmp_path: Path, root: Path, newest: Path, cgroup: str
-) -> None:
+def test_a_gpu_stays_and_no_other_comes(bundle: Maker, tmp_path: Path, root: Path, newest: Path, cgroup: str) -> None:
     """In containers of both runtimes and of podman; and what happens to others beside them.
 
     newest: crun from 1.28 on gives systemd a program, and its scope has another name than the container's id.
@@ -102,7 +100,7 @@ podman {PODMAN_RUN} --detach --name stay --log-driver=k8s-file --env NVIDIA_VISI
     remove = "for name in runc free untold; do runc --systemd-cgroup delete --force stay-$name; done\n"
     remove += "crun --systemd-cgroup delete --force stay-crun; podman rm --force --time 0 stay >/dev/null\n"
     remove += f"{newest}/crun --systemd-cgroup delete --force stay-newest; ls /sys/fs/bpf/crun 2>/dev/null || true"
-    out = on_node(installed, script + SCRIPT + END.format(remove=remove), cgroup=cgroup, booted=True).printed()
+    out = on_node(script + SCRIPT + END.format(remove=remove), cgroup=cgroup, booted=True).printed()
     found: dict[str, dict[str, list[str]]] = {}
     lines = [line.split(maxsplit=3) for line in out.splitlines()]
     for row in lines:
@@ -119,7 +117,7 @@ podman {PODMAN_RUN} --detach --name stay --log-driver=k8s-file --env NVIDIA_VISI
 
 
 @pytest.mark.parametrize("cgroup", CGROUPS)
-def test_systemd_forgets_a_failed_start(installed: Installed, bundle: Maker, tmp_path: Path, cgroup: str) -> None:
+def test_systemd_forgets_a_failed_start(bundle: Maker, tmp_path: Path, cgroup: str) -> None:
     made = traced(stays(bundle("busybox"), "runc", "no"), tmp_path / "trace", "-s", "4096")
     for name in ("dev", "proc", "sys"):
         (made.rootfs / name).mkdir()
@@ -130,7 +128,7 @@ def test_systemd_forgets_a_failed_start(installed: Installed, bundle: Maker, tmp
         ! {words} || exit 1
         {END.format(remove="")}
     """
-    done = on_node(installed, script, cgroup=cgroup, booted=True)
+    done = on_node(script, cgroup=cgroup, booted=True)
     assert done.code == 0, done.err
     assert "exit status 7" in done.err
     assert done.out == ""
@@ -186,7 +184,7 @@ print("unreachable", refusal(scope.tell, found.name, rules))
 
 
 @pytest.mark.parametrize("cgroup", CGROUPS)
-def test_systemd_says_why_not(installed: Installed, tmp_path: Path, cgroup: str) -> None:
+def test_systemd_says_why_not(tmp_path: Path, cgroup: str) -> None:
     (tmp_path / "scope.py").write_text(TELLING)
     scope = "systemd-run --quiet --scope --unit"
     script = f"""
@@ -194,7 +192,7 @@ def test_systemd_says_why_not(installed: Installed, tmp_path: Path, cgroup: str)
         {scope} told.scope --property=DevicePolicy=strict --property='DeviceAllow=/dev/null rwm' \
             --property='DeviceAllow=char-pts rw' /usr/bin/python3 -ISB {tmp_path}/scope.py
     """
-    out = on_node(installed, script, cgroup=cgroup, booted=True).printed()
+    out = on_node(script, cgroup=cgroup, booted=True).printed()
     assert out.splitlines() == [
         "found told.scope [('/dev/null', 'rwm'), ('char-pts', 'rw')]",
         "at once {('ENXIO', 'EPERM')}",

@@ -16,7 +16,7 @@ import pytest
 
 from tests.gpunode import description
 from tests.gpunode.faults import FAULTS
-from tests.integration.engines import REPOSITORY, Installed, in_turn, on_node
+from tests.integration.engines import REPOSITORY, in_turn, on_node
 
 SIMULATED = REPOSITORY / "tests/docker/simulated_runtime.py"
 NODE = description.load("h100x8")
@@ -178,7 +178,7 @@ def parsed(line: str) -> tuple[int, dict[str, Any]]:
     return int(code), json.loads(rest)
 
 
-def test_a_planted_fault_fails_its_step_and_leaves_nothing(installed: Installed) -> None:
+def test_a_planted_fault_fails_its_step_and_leaves_nothing() -> None:
     before, rows = SET_UP, {}
     for number, (name, it) in enumerate(PLANTED.items()):
         script = f". /run/made/tools\nown\n{it.plant or 'true'}\nvalidate {it.words}"
@@ -187,7 +187,7 @@ def test_a_planted_fault_fails_its_step_and_leaves_nothing(installed: Installed)
     line = "unshare --mount sh -eu /run/made/row-$0 >/run/made/said-$0"
     before += f"seq 0 {len(PLANTED) - 1} | xargs -P 8 -n 1 sh -c '{line}'\n"
     rows["end"] = "left; pgrep -f -- '--root /run/oci-gpu-hook-[v]alidate-' || echo nobody"
-    found = in_turn(installed, rows, before)
+    found = in_turn(rows, before)
     assert found.pop("end") == ["nobody"]
     for name, planted in PLANTED.items():
         print(f"planted: {name}: {found[name]}")
@@ -211,11 +211,11 @@ cat /run/nvidia/validations/driver-ready; left
 
 
 @pytest.mark.parametrize(("name", "cgroup"), [("h100mig", "v2"), ("v100", "v1")])
-def test_all_steps_pass_and_their_files_are_made(installed: Installed, name: str, cgroup: str) -> None:
+def test_all_steps_pass_and_their_files_are_made(name: str, cgroup: str) -> None:
     settings = "settings=/etc/oci-gpu-hook.conf\n"
     settings += "echo 'validation-folder = /run/nvidia/validations' >>$settings\n"
     settings += "echo 'accept-environment = privileged' >>$settings\n"
-    out = on_node(installed, SET_UP + settings + EVERYTHING, description=name, cgroup=cgroup).printed()
+    out = on_node(SET_UP + settings + EVERYTHING, description=name, cgroup=cgroup).printed()
     assert "\ndriver: passed\nhook: passed\nworkload: passed\n" in out
     waits = re.findall("^wait  ([^ ]+)", out, re.MULTILINE)
     assert waits == ["NVML", "container", "GPUs"]
@@ -275,7 +275,7 @@ FILES = {
 }  # fmt: skip
 
 
-def test_files_that_cannot_be_made_are_told_and_one_of_before_goes(installed: Installed) -> None:
+def test_files_that_cannot_be_made_are_told_and_one_of_before_goes() -> None:
     before = f"{SET_UP}FOLDER={FOLDER}\nexport FOLDER\n{STATUS}"
     before += f"cat >>/run/made/tools <<'TOOLS'\n{STATUS}TOOLS\n"
     rows = {
@@ -299,7 +299,7 @@ def test_files_that_cannot_be_made_are_told_and_one_of_before_goes(installed: In
     )
     rows["a reader that goes away"] = "oci-gpu-hook validate driver | true"
     rows["record"] = "cat /run/oci-gpu-hook/validation.json"
-    found = in_turn(installed, rows, before, description="v100")
+    found = in_turn(rows, before, description="v100")
     for name, (_, _, code, said, files) in FILES.items():
         print(f"{name}: {found[name]}")
         at = found[name].index(f"code {code}")

@@ -15,7 +15,7 @@ import pytest
 
 from tests.integration import roots
 from tests.integration.conftest import Maker
-from tests.integration.engines import REPOSITORY, RUNTIMES, Installed
+from tests.integration.engines import REPOSITORY, RUNTIMES
 from tests.integration.inside import COMPUTE, Seen, added, attempt, look, node, refused
 
 PUBLISHED = REPOSITORY / "tests/data/vendors"
@@ -127,11 +127,11 @@ def test_every_file_that_we_ship_is_tested() -> None:
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_a_container_has_what_it_asks_for_of_a_vendor(installed: Installed, bundle: Maker, name: str) -> None:
+def test_a_container_has_what_it_asks_for_of_a_vendor(bundle: Maker, name: str) -> None:
     shipped = SHIPPED[name]
     made = [bundle("debian").asks(None, **{shipped.flag: asked}) for asked in shipped.asked]
     runtime = "crun" if name in ("amd", "rdma") else "runc"
-    tried = attempt(installed, *made, commands=_commands(shipped), runtime=runtime, **ALL)
+    tried = attempt(*made, commands=_commands(shipped), runtime=runtime, **ALL)
     for each, nodes in zip(tried, shipped.asked.values()):
         seen = each.seen()
         seen.has_exactly(*nodes)
@@ -139,7 +139,7 @@ def test_a_container_has_what_it_asks_for_of_a_vendor(installed: Installed, bund
         _check_root(each.bundle.rootfs, each.before, seen)
 
 
-def test_each_partition_of_a_gpu_is_a_device(installed: Installed, bundle: Maker) -> None:
+def test_each_partition_of_a_gpu_is_a_device(bundle: Maker) -> None:
     """Also those whose nodes hang on no bus; nodes of partitions that are not there are no devices'."""
     partitions = [*range(128, 138)]
     asked = {
@@ -152,29 +152,21 @@ def test_each_partition_of_a_gpu_is_a_device(installed: Installed, bundle: Maker
     made = [bundle("debian").asks(None, OCI_AMD=names) for names in asked]
     links = "echo /dev/dri/by-path/*"
     how: dict[str, Any] = {**ALL, "vendors": ("mi300",)}
-    for each, numbers in zip(attempt(installed, *made, commands=links, **how), asked.values()):
+    for each, numbers in zip(attempt(*made, commands=links, **how), asked.values()):
         each.seen().has_exactly("/dev/kfd", *map(_dri, numbers))
         if numbers == [129, 136]:
             names = ("pci-0000:15:00.0", "platform-amdgpu_xcp_0")
             assert each.seen().printed.split() == [f"/dev/dri/by-path/{name}-render" for name in names]
-    said = refused(installed, bundle("debian").asks(None, OCI_AMD="renderD138"), **how)
+    said = refused(bundle("debian").asks(None, OCI_AMD="renderD138"), **how)
     assert "unknown device 'renderD138' of OCI_AMD: this host has 10: " in said
 
 
 @pytest.mark.parametrize(("runtime", "cgroup"), RUNTIMES)
-def test_the_published_files_give_two_vendors(installed: Installed, bundle: Maker, runtime: str, cgroup: str) -> None:
+def test_the_published_files_give_two_vendors(bundle: Maker, runtime: str, cgroup: str) -> None:
     made = bundle("debian").asks(None, OCI_SOLARFLARE="all", OCI_NVIDIA="all")
     before = roots.listing(made.rootfs)
-    seen = look(
-        installed,
-        made,
-        runtime=runtime,
-        before=PUBLISH,
-        refresh=False,
-        cgroup=cgroup,
-        description="none",
-        vendors=("onload", "nvidia-decorator", "amd"),
-    )
+    node = {**ALL, "vendors": ("onload", "nvidia-decorator", "amd")}
+    seen = look(made, runtime=runtime, cgroup=cgroup, before=PUBLISH, **node)
     _check_root(made.rootfs, before, seen)
     seen.has_exactly(*ONLOAD, *NVIDIA)
     assert seen.denied == {
@@ -191,11 +183,11 @@ def test_the_published_files_give_two_vendors(installed: Installed, bundle: Make
 
 
 @pytest.mark.parametrize(("runtime", "cgroup"), [("runc", "v2"), ("crun", "v1")])
-def test_a_gpu_and_an_adapter_in_one_line(installed: Installed, bundle: Maker, runtime: str, cgroup: str) -> None:
+def test_a_gpu_and_an_adapter_in_one_line(bundle: Maker, runtime: str, cgroup: str) -> None:
     made = bundle("debian").asks("0", OCI_RDMA="mlx5_1")
     before = roots.listing(made.rootfs)
     commands = "/app/cuda && nvidia-smi && ibv_devinfo"
-    seen = look(installed, made, commands, runtime=runtime, cgroup=cgroup, vendors=("rdma",))
+    seen = look(made, commands, runtime=runtime, cgroup=cgroup, vendors=("rdma",))
     seen.has_exactly(*COMPUTE, node(0), *_verbs(1))
     assert "cuInit 0, 1 devices" in seen.printed
     assert "/dev/infiniband/uverbs1 allowed" in seen.printed

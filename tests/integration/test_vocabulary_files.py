@@ -13,7 +13,7 @@ import pytest
 
 from tests.integration import roots
 from tests.integration.conftest import Maker
-from tests.integration.engines import Bundle, Installed, on_node, start
+from tests.integration.engines import Bundle, on_node, start
 from tests.integration.inside import COMPUTE, CONTROL, REFRESH, Seen, attempt, gpus, look, node, plan
 from tests.unit.libcudas import R575, SECTION, said
 
@@ -34,7 +34,7 @@ def is_mounted(seen: Seen, *names: str) -> None:
         assert {"ro", "nosuid", "nodev"} <= seen.mounts.get(name, set()), name
 
 
-def test_graphics_come_beside_the_images_own(installed: Installed, bundle: Maker) -> None:
+def test_graphics_come_beside_the_images_own(bundle: Maker) -> None:
     own = bundle("debian").asks("1", "graphics")
     for name, text in GLVND.items():
         (own.rootfs / name).parent.mkdir(parents=True, exist_ok=True)
@@ -45,7 +45,7 @@ cat /etc/nvidia/nvidia-application-profiles-rc.d/*
 for link in /dev/dri/by-path/*; do busybox readlink -f $link; echo $link; done
 """
     made = (own, bundle("busybox").asks("1", "graphics"), bundle("debian").asks("1", "display"))
-    found = attempt(installed, *made, commands=read, description="h100mig")
+    found = attempt(*made, commands=read, description="h100mig")
     card, gpu = gpus("h100mig")[1], node(1, "h100mig")
     nodes = [f"/dev/dri/{name}{n}" for name, n in zip(("card", "renderD"), card["dri"])]
     for each, texts in zip(found[:2], (GLVND.values(), ())):
@@ -72,16 +72,12 @@ ELF_CLASS = "for file in {files}; do busybox hexdump -s 4 -n 1 -e '1/1 \"%d \"' 
 
 
 @pytest.mark.skipif(not HAS_TWINS, reason="this machine's programs have no 32-bit twins")
-def test_compat32_brings_the_32_bit_twins(installed: Installed, bundle: Maker) -> None:
+def test_compat32_brings_the_32_bit_twins(bundle: Maker) -> None:
     read = ELF_CLASS.format(files=f"{TWINS}/libcuda.so.1 {NATIVE}/libcuda.so.1")
     musl = bundle("musl").asks("0", "compute,compat32")
-    with_twins, without, by_musl = attempt(
-        installed,
-        bundle("debian").asks("0", "compute,compat32"),
-        bundle("debian").asks("0", "compute"),
-        musl,
-        commands=f"[ ! -e {TWINS}/libcuda.so.1 ] || {read}; /app/cuda",
-    )
+    made = (bundle("debian").asks("0", "compute,compat32"), bundle("debian").asks("0", "compute"), musl)
+    commands = f"[ ! -e {TWINS}/libcuda.so.1 ] || {read}; /app/cuda"
+    with_twins, without, by_musl = attempt(*made, commands=commands)
     seen = with_twins.seen()
     assert seen.printed == "1 2 cuInit 0, 1 devices\n"
     assert seen.libraries["libcuda.so.1", 32] == [f"{TWINS}/libcuda.so.1"]
@@ -93,18 +89,18 @@ def test_compat32_brings_the_32_bit_twins(installed: Installed, bundle: Maker) -
         assert not [path for path in seen.mounts if path.startswith(f"{TWINS}/")]
         assert ("libcuda.so.1", 32) not in seen.libraries
     sentence = "compat32 brings nothing: this container's loader runs no 32-bit programs"
-    assert sentence in plan(installed, musl)
+    assert sentence in plan(musl)
 
 
 DRIVER_ROOT = "/run/nvidia/driver"
 
 
 @pytest.mark.parametrize("layout", ["multiarch", "lib64", "current"])
-def test_the_driver_is_found_in_any_layout_below_a_root(installed: Installed, bundle: Maker, layout: str) -> None:
+def test_the_driver_is_found_in_any_layout_below_a_root(bundle: Maker, layout: str) -> None:
     """On the host itself: tests/driver."""
     how: dict[str, Any] = {"driver_root": DRIVER_ROOT, "layout": layout, "settings": f"driver-root = {DRIVER_ROOT}\n"}
     made = [bundle(kind).asks("1,5", "all") for kind in ("debian", "musl")]
-    started = attempt(installed, *made, commands="/app/cuda && nvidia-smi -L", **how)
+    started = attempt(*made, commands="/app/cuda && nvidia-smi -L", **how)
     debian, musl = (each.seen() for each in started)
     for seen, folder, files, merged in ((debian, NATIVE, OURS, "/usr"), (musl, "/usr/lib", "/usr", "")):
         seen.has_exactly(*COMPUTE, node(1), node(5), "/dev/nvidia-modeset")
@@ -119,11 +115,11 @@ def test_the_driver_is_found_in_any_layout_below_a_root(installed: Installed, bu
     assert ("libcuda.so.1", 32) in debian.libraries or not HAS_TWINS
 
 
-def test_gpudirect_storage_beside_a_driver_container(installed: Installed, bundle: Maker) -> None:
+def test_gpudirect_storage_beside_a_driver_container(bundle: Maker) -> None:
     """Its settings and udev's data are the host's, whose own they are."""
     made = bundle("busybox").asks("0", "utility", NVIDIA_GDS="enabled")
     how = {"driver_root": DRIVER_ROOT, "settings": f"driver-root = {DRIVER_ROOT}\n"}
-    seen = look(installed, made, "cat /etc/cufile.json; ls /run/udev/data", **how)
+    seen = look(made, "cat /etc/cufile.json; ls /run/udev/data", **how)
     assert '"logging"' in seen.printed
     assert "+module:nvidia_fs" in seen.printed
 
@@ -169,11 +165,11 @@ RELEASES = {
 
 
 @pytest.mark.parametrize("case", RELEASES)
-def test_cudas_newer_libraries_are_named(installed: Installed, bundle: Maker, driver: Path, case: str) -> None:
+def test_cudas_newer_libraries_are_named(bundle: Maker, driver: Path, case: str) -> None:
     number, description, settings, file = RELEASES[case]
     made = newer(bundle("debian"), driver, number)
     before = roots.listing(made.rootfs / COMPAT.lstrip("/"))
-    seen = look(installed, made, RESOLVED, description=description, settings=settings)
+    seen = look(made, RESOLVED, description=description, settings=settings)
     assert takes(seen, file)
     assert seen.libraries["libcuda.so.1", 64] == [f"{NATIVE}/libcuda.so.1"]
     assert not [path for path in seen.mounts if path.startswith("/usr/local/cuda")]
@@ -186,13 +182,13 @@ UNUSED = "CUDA forward compatibility: the image's libcuda.so.575.57.08 is not us
 
 @pytest.mark.parametrize("description", ["v100", "h100x8"])
 def test_an_image_that_names_its_newer_library_in_its_own_folder_has_no_mixed_set(
-    installed: Installed, bundle: Maker, driver: Path, description: str
+    bundle: Maker, driver: Path, description: str
 ) -> None:
     """Its libcuda.so.1 is a link into the folder for forward compatibility: that library, or the host's, serves."""
     made = newer(bundle("debian"), driver, "575.57.08", {**R575, "driver": [535]})
     (made.rootfs / f"{IMAGES[1:]}/libcuda.so.1").symlink_to(f"{COMPAT}/libcuda.so.1")
-    seen = look(installed, made, RESOLVED, description=description)
-    counts = "is used" in plan(installed, made, refresh=True, description=description)
+    seen = look(made, RESOLVED, description=description)
+    counts = "is used" in plan(made, refresh=True, description=description)
     assert counts == (description == "v100")
     if counts:
         assert takes(seen, f"{COMPAT}/libcuda.so.575.57.08")
@@ -202,7 +198,7 @@ def test_an_image_that_names_its_newer_library_in_its_own_folder_has_no_mixed_se
         assert f"{COMPAT}/libcuda.so.575.57.08" in seen.mounts, "the host's lies over it"
 
 
-def test_doctor_says_which_libcuda_a_container_has(installed: Installed, bundle: Maker, driver: Path) -> None:
+def test_doctor_says_which_libcuda_a_container_has(bundle: Maker, driver: Path) -> None:
     made = newer(bundle("debian"), driver, "575.57.08", R575).runs("/bin/sh", "-c", "while :; do sleep 1; done")
     script = f"""{REFRESH}
 {start("runc", made)} &
@@ -210,10 +206,10 @@ until runc list | grep -q running; do sleep 0.1; done
 oci-gpu-hook doctor --container $(runc list -q) || :
 runc kill $(runc list -q) KILL; wait
 """
-    done = on_node(installed, script, description="geforce")
+    done = on_node(script, description="geforce")
     assert f"pass  libcuda      {UNUSED}it is not made for GPUs of the brand GeForce" in done.out, done.out + done.err
 
 
-def test_of_musl_nobody_says_that_its_loader_reads_a_cache(installed: Installed, bundle: Maker, driver: Path) -> None:
+def test_of_musl_nobody_says_that_its_loader_reads_a_cache(bundle: Maker, driver: Path) -> None:
     made = newer(bundle("musl"), driver, "575.57.08", R575)
-    assert "forward compatibility" not in plan(installed, made, description="v100")
+    assert "forward compatibility" not in plan(made, description="v100")

@@ -14,7 +14,7 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from tests.guest.places import NEWEST
-from tests.integration.engines import Bundle, Installed, Outcome, on_node
+from tests.integration.engines import Bundle, Outcome, on_node
 from tests.integration.inside import node
 
 HELD, REFUSED = "held", "Cannot allocate memory"
@@ -92,6 +92,6 @@ def said(text: str) -> list[str]:
     return [HELD if line == HELD else REFUSED for line in lines]
 
 
-def on_machine(installed: Installed, script: str, **more: Any) -> Outcome:
+def on_machine(script: str, **more: Any) -> Outcome:
     """A script on a simulated node, whose cgroups and systemd are the machine's."""
-    return on_node(installed, script, cgroup="host", timeout=PATIENCE, **more)
+    return on_node(script, cgroup="host", timeout=PATIENCE, **more)

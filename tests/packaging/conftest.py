@@ -37,6 +37,17 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     return build
 
 
+@pytest.fixture(scope="module")
+def release(built: Built, request: pytest.FixtureRequest) -> Release:
+    """This tree's packages, of the module's kind."""
+    return built(request.module.KIND)
+
+
+@pytest.fixture(scope="module")
+def previous(built: Built, request: pytest.FixtureRequest) -> Release:
+    return built(f"older {request.module.KIND}")
+
+
 @pytest.fixture(scope="session")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return others.build_base(tmp_path_factory.mktemp("base"))

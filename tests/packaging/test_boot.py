@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from tests.integration.engines import REPOSITORY, Installed, Outcome, on_node
+from tests.integration.engines import REPOSITORY, Outcome, on_node
 from tests.packaging.test_install_node import deliver, make_payload
 
 OPENSHIFT = REPOSITORY / "packaging/openshift"
@@ -25,11 +25,11 @@ wait_for() { for _ in $(seq 6000); do [ -e "$1" ] && return; sleep 0.1; done; ec
 """
 
 
-def booted(installed: Installed, script: str) -> Outcome:
-    return on_node(installed, f"rm -rf /dev/nvidia*\n{BOOTED} <<'END'\n{WAIT}{script}\nEND\n", description="h100mig")
+def booted(script: str) -> Outcome:
+    return on_node(f"rm -rf /dev/nvidia*\n{BOOTED} <<'END'\n{WAIT}{script}\nEND\n", description="h100mig")
 
 
-def test_a_boot_makes_the_nodes_and_saves_the_inventory_and_what_changes_is_saved_anew(installed: Installed) -> None:
+def test_a_boot_makes_the_nodes_and_saves_the_inventory_and_what_changes_is_saved_anew() -> None:
     """The nodes as the driver's own programs have made them on the whole node.
 
     Anew after other libraries of the driver have come, and a MIG device; and when a start has asked for it, by name.
@@ -39,36 +39,33 @@ def test_a_boot_makes_the_nodes_and_saves_the_inventory_and_what_changes_is_save
     saved = "/run/oci-gpu-hook/inventory"
     forget = f"rm {saved}\nsleep 0.2\n[ ! -e {saved} ]"
     out = booted(
-        installed,
         f"systemctl is-system-running\n{made}\n"
         f"oci-gpu-hook info --saved >/run/shown\nstat -c %a {saved}\n"
         "systemctl is-active oci-gpu-hook-inventory.path\n"
         f"{forget}\ncp /etc/ld.so.cache /etc/new && mv /etc/new /etc/ld.so.cache\nwait_for {saved}\n"
         f"{forget}\nmknod /dev/nvidia-caps/nvidia-cap300 c 508 300\nwait_for {saved}\n"
-        f"{forget}\n: >/run/wanted && mv /run/wanted /run/oci-gpu-hook/refresh-wanted\nwait_for {saved}",
+        f"{forget}\n: >/run/wanted && mv /run/wanted /run/oci-gpu-hook/refresh-wanted\nwait_for {saved}"
     ).printed()
     state, *nodes, mode, path = out.splitlines()
     assert (state, mode, path) == ("running", "644", "active")
-    assert nodes == on_node(installed, made, description="h100mig").printed().splitlines()
+    assert nodes == on_node(made, description="h100mig").printed().splitlines()
     assert any("/dev/nvidia-caps/" in line for line in nodes)
 
 
-def test_the_spec_is_kept_once_an_administrator_says_so(installed: Installed) -> None:
+def test_the_spec_is_kept_once_an_administrator_says_so() -> None:
     out = booted(
-        installed,
         "systemctl is-enabled oci-gpu-hook-cdi || :\n[ ! -e /run/cdi ]\n"
         "systemctl enable oci-gpu-hook-cdi 2>/dev/null\n"
         "systemctl start oci-gpu-hook-inventory\nwait_for /run/cdi/oci-gpu-hook.yaml\n"
         "rm /run/cdi/oci-gpu-hook.yaml\nsystemctl disable oci-gpu-hook-cdi 2>/dev/null\n"
-        "systemctl start oci-gpu-hook-inventory\nls /run/cdi | wc -l",
+        "systemctl start oci-gpu-hook-inventory\nls /run/cdi | wc -l"
     ).printed()
     assert out.split() == ["disabled", "0"]
 
 
-def test_features_and_metrics_are_written_in_their_sandboxes_and_go_with_the_driver(installed: Installed) -> None:
+def test_features_and_metrics_are_written_in_their_sandboxes_and_go_with_the_driver() -> None:
     """The features with each refresh of the inventory, the metrics with the kernel's log; none without a setting."""
     out = booted(
-        installed,
         """
 features=/etc/kubernetes/node-feature-discovery/features.d/oci-gpu-hook gpus=/run/gpus.prom
 systemctl start oci-gpu-hook-metrics oci-gpu-hook-features oci-gpu-hook-gpu-metrics
@@ -98,7 +95,7 @@ for _ in $(seq 600); do
 done
 grep driver_up $gpus
 cat /run/said >&2
-""",
+"""
     ).printed()
     *unset, counts, validated, healthy, readable = out.split("\n")[:7]
     assert unset == ["'features': nothing written", "'gpu-metrics': nothing written", "'metrics': not counting"]
@@ -111,13 +108,12 @@ cat /run/said >&2
 RUNTIME = REPOSITORY / "tests/docker/simulated_runtime.py"
 
 
-def test_a_validation_marks_the_node_and_stops_nothing(installed: Installed) -> None:
+def test_a_validation_marks_the_node_and_stops_nothing() -> None:
     """In its sandbox a container is made and every GPU computes; then the driver has no nodes any more.
 
     The features are still being written when the next validation ends.
     """
     out = booted(
-        installed,
         f"""
 install -m 0755 {RUNTIME} /usr/bin/simulated-runc
 features=/etc/kubernetes/node-feature-discovery/features.d/oci-gpu-hook
@@ -146,7 +142,7 @@ touch /run/nvidia/validations/driver-ready
 mkdir /run/none && mount --bind /run/none /proc/driver/nvidia
 ! systemctl start oci-gpu-hook-validate 2>/dev/null
 ls /run/nvidia/validations
-""",
+"""
     ).printed()
     *said, marked = out.split()
     assert marked == "1"
@@ -156,10 +152,9 @@ ls /run/nvidia/validations
     assert (features, failed, cdi, inventory) == ("activating", "failed", "inactive", "inactive")
 
 
-def test_a_service_writes_to_no_file_system_of_the_host(installed: Installed) -> None:
+def test_a_service_writes_to_no_file_system_of_the_host() -> None:
     """Tried in its own sandbox, in the place of its command.  /run is left out: systemd 252 leaves it open here."""
     out = booted(
-        installed,
         f"""
 cat >/run/try <<'TRY'
 for folder in /etc /usr /var/lib /root /home; do
@@ -176,7 +171,7 @@ done
 systemctl daemon-reload
 for service in {" ".join(SERVICES)}; do systemctl start oci-gpu-hook-$service; done
 cat /run/written
-""",
+"""
     ).printed()
     # A set: the path unit may have started one of them once more.
     assert set(out.splitlines()) == {f"{service} tried" for service in SERVICES}
@@ -229,7 +224,7 @@ wait_for $saved
 ls /run/containers/oci/hooks.d
 named{CHANGES}END
 """
-    out = on_node(None, script, description="h100mig").printed()
+    out = on_node(script, description="h100mig", hook=False).printed()
     assert out.split("\n") == ["oci-gpu-hook.json", *["4 4"] * 3, ""]
 
 
@@ -243,7 +238,7 @@ exec setpriv --inh-caps=-all --bounding-set=-all,+sys_chroot --no-new-privs \
 """
 
 
-def test_a_node_of_the_daemonset_asks_nvml(installed: Installed, tmp_path: Path) -> None:
+def test_a_node_of_the_daemonset_asks_nvml(tmp_path: Path) -> None:
     """The node's systemd is told by what has no more than the pod; and told again at the end."""
     payload = make_payload(tmp_path / "payload")
     vendor = payload / "usr/local/lib/oci-gpu-hook/vendor"
@@ -270,7 +265,7 @@ named{CHANGES}
 systemctl is-active oci-gpu-hook-inventory.path || :
 ls /usr/local/lib/systemd/system /etc/systemd/system/multi-user.target.wants 2>/dev/null || :
 """
-    installed_as, *enabled_and_counts, removed, state = booted(installed, script).printed().splitlines()
+    installed_as, *enabled_and_counts, removed, state = booted(script).printed().splitlines()
     assert installed_as.endswith("registered in /etc/containers/oci/hooks.d")
     assert enabled_and_counts == ["enabled"] * 3 + ["4 4"] * 3
     assert (removed.startswith("removed"), state) == (True, "inactive")

@@ -19,23 +19,14 @@ from tests.integration import roots
 from tests.integration.engines import REPOSITORY, on_node
 from tests.integration.inside import ALLOWED, COMPUTE, node
 from tests.packaging import others, packages
-from tests.packaging.conftest import PYENV, Built
+from tests.packaging.conftest import PYENV
 from tests.packaging.packages import CLI, DOCKERS, ENTRY, LIBRARY, PACKAGE, SETTINGS, TARGET, Release, does
 from tests.packaging.views import View
 
 pytestmark = pytest.mark.skipif(shutil.which("dpkg") is None, reason="RHEL and Fedora have no packages of this kind")
 # A container's procfs does not have the simulated driver: what puts it there goes before the hook.
 RUNTIME = REPOSITORY / "tests/docker/simulated_runtime.py"
-
-
-@pytest.fixture(scope="session")
-def release(built: Built) -> Release:
-    return built("deb")
-
-
-@pytest.fixture(scope="session")
-def previous(built: Built) -> Release:
-    return built("older deb")
+KIND = "deb"
 
 
 def compiled(view: View) -> set[str]:
@@ -115,14 +106,11 @@ def test_a_damaged_installation_can_be_removed(view: View, release: Release) -> 
     does(view.dpkg("--remove", "oci-gpu-hook"))
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "link"),
-    [
-        ("libnvidia-container-tools", "cli", CLI),
-        ("nvidia-container-toolkit", "docker", DOCKERS),
-        ("nvidia-container-toolkit-base", "docker", DOCKERS),
-    ],
-)
+TOOLKITS = ("nvidia-container-toolkit", "nvidia-container-toolkit-base")
+RIVALS = [("libnvidia-container-tools", "cli", CLI), *[(name, "docker", DOCKERS) for name in TOOLKITS]]
+
+
+@pytest.mark.parametrize(("name", "kind", "link"), RIVALS)
 def test_nvidias_packages_and_ours_refuse_each_other(
     view: View, release: Release, tmp_path: Path, name: str, kind: str, link: str
 ) -> None:
@@ -293,14 +281,9 @@ def test_docker_starts_containers_with_the_installed_packages(
 ) -> None:
     """Upgraded while a container runs, which keeps its GPUs."""
     image = roots.debian(tmp_path / "image", driver)
-    script = ON_NODE.format(
-        previous=f"{previous.hook} {previous.docker}",
-        release=f"{release.hook} {release.docker}",
-        previous_hook=previous.hook,
-        image=image,
-        runtime=RUNTIME,
-    )
-    out = on_node(None, script, booted=True).printed()
+    old, new = f"{previous.hook} {previous.docker}", f"{release.hook} {release.docker}"
+    script = ON_NODE.format(previous=old, release=new, previous_hook=previous.hook, image=image, runtime=RUNTIME)
+    out = on_node(script, booted=True, hook=False).printed()
     seen = {part.split("\n")[0]: part.split("\n")[1:-1] for part in out.split("== ")[1:]}
     assert [*seen] == ["units", "kept", "docker", "in use", "a container", "removed", "left"]
     assert seen["units"] == ["active", "/run/oci-gpu-hook/inventory"]
@@ -309,10 +292,8 @@ def test_docker_starts_containers_with_the_installed_packages(
         assert opened == {*COMPUTE, node(1), node(5)}, seen[engine]
         assert len(seen[engine]) == len(opened)
     assert seen["left"] == ["inactive"]
-    named, running = (
-        "/etc/docker/daemon.json names /usr/bin/oci-gpu-runtime",
-        "containers run by /usr/bin/oci-gpu-runtime",
-    )
+    named = "/etc/docker/daemon.json names /usr/bin/oci-gpu-runtime"
+    running = "containers run by /usr/bin/oci-gpu-runtime"
     for stage, words in (("in use", [named, running]), ("a container", [running])):
         *refused, entered, started = seen[stage]
         assert (entered, started) == ("entered", "started")

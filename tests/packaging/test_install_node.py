@@ -68,12 +68,8 @@ class Node:
         return {"PATH": os.environ["PATH"], "GRACE": "0", **places, **variables}
 
     def do(self, action: str, *mounts: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.argv(f"exec sh {SCRIPT} {action}", *mounts),
-            env=self.environment(**variables),
-            capture_output=True,
-            text=True,
-        )
+        line = self.argv(f"exec sh {SCRIPT} {action}", *mounts)
+        return subprocess.run(line, env=self.environment(**variables), capture_output=True, text=True)
 
     def boot(self, unit: dict[str, str]) -> subprocess.CompletedProcess[str]:
         """What oci-gpu-hook-ready.service does, on the node itself, at a boot: /run is empty then."""
@@ -82,11 +78,8 @@ class Node:
         lines = unit["contents"].splitlines()
         (settings,) = [line.partition("=")[2] for line in lines if line.startswith("Environment=")]
         (start,) = [line.partition("=")[2] for line in lines if line.startswith("ExecStart=")]
-        return subprocess.run(
-            self.argv(f"exec env -i PATH=/usr/sbin:/usr/bin {settings} chroot '{self.root}' {start}"),
-            capture_output=True,
-            text=True,
-        )
+        line = self.argv(f"exec env -i PATH=/usr/sbin:/usr/bin {settings} chroot '{self.root}' {start}")
+        return subprocess.run(line, capture_output=True, text=True)
 
     def must(self, action: str, *mounts: str, **variables: str) -> str:
         ran = self.do(action, *mounts, **variables)
@@ -134,13 +127,9 @@ def deliver(config: dict[str, Any], root: Path, local: str = "usr/local") -> Non
 
 def make_payload(folder: Path) -> Path:
     """What the Containerfile makes, without the packages that are for people."""
-    subprocess.run(
-        ("make", "install", f"DESTDIR={folder}", "PREFIX=/usr/local"),
-        cwd=ROOT,
-        env={"PATH": os.environ["PATH"], "HOME": "/nonexistent"},
-        check=True,
-        capture_output=True,
-    )
+    words = ("make", "install", f"DESTDIR={folder}", "PREFIX=/usr/local")
+    environment = {"PATH": os.environ["PATH"], "HOME": "/nonexistent"}
+    subprocess.run(words, cwd=ROOT, env=environment, check=True, capture_output=True)
     return folder
 
 
@@ -215,11 +204,8 @@ def test_while_an_upgrade_waits_both_versions_are_whole(served: Node, newer: Pat
     """A hook that the old entry script started may read its modules until it ends."""
     node = served
     (old,) = node.versions()
-    with subprocess.Popen(
-        node.argv(f"exec sh {SCRIPT} install"),
-        env=node.environment(PAYLOAD=str(newer), GRACE="2"),
-        stdout=subprocess.PIPE,
-    ) as upgrading:
+    line, environment = node.argv(f"exec sh {SCRIPT} install"), node.environment(PAYLOAD=str(newer), GRACE="2")
+    with subprocess.Popen(line, env=environment, stdout=subprocess.PIPE) as upgrading:
         _wait_for(lambda: old not in (node.root / ENTRY).read_text())
         assert len(node.versions()) == 2
         node.works()
@@ -360,15 +346,11 @@ def test_its_words_are_its_own(node: Node) -> None:
 @pytest.mark.parametrize("asked", ["yes", "no"])
 def test_the_end_of_the_pod_removes_only_if_that_was_asked(node: Node, asked: str) -> None:
     before = node.tree()
-    with subprocess.Popen(
-        node.argv(f"exec sh {SCRIPT} run"),
-        env=node.environment(REMOVE_ON_TERM=asked),
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as pod:
+    line, environment = node.argv(f"exec sh {SCRIPT} run"), node.environment(REMOVE_ON_TERM=asked)
+    with subprocess.Popen(line, env=environment, stdout=subprocess.PIPE, text=True) as pod:
         assert pod.stdout is not None
-        for line in pod.stdout:
-            if line.startswith("waiting"):
+        for said in pod.stdout:
+            if said.startswith("waiting"):
                 break
         node.works()
         pod.send_signal(signal.SIGTERM)

@@ -11,19 +11,10 @@ import pytest
 from tests.integration import roots
 from tests.integration.engines import PROCDRIVER, Bundle, Outcome, on_node
 from tests.packaging import others, packages
-from tests.packaging.conftest import Built
 from tests.packaging.packages import DOCKERS, ENTRY, TARGET, Release, Rpm, does
 from tests.packaging.views import View
 
-
-@pytest.fixture(scope="session")
-def release(built: Built) -> Release:
-    return built("rpm")
-
-
-@pytest.fixture(scope="session")
-def previous(built: Built) -> Release:
-    return built("older rpm")
+KIND = "rpm"
 
 
 def hosts(release: Release) -> list[Path]:
@@ -169,7 +160,7 @@ exec >&9
 
 
 def on_node_with(release: Release, script: str) -> Outcome:
-    return on_node(None, ON_NODE.format(packages=" ".join(map(str, hosts(release))), script=script))
+    return on_node(ON_NODE.format(packages=" ".join(map(str, hosts(release))), script=script), hook=False)
 
 
 def test_a_container_outlives_an_upgrade(release: Release, previous: Release, tmp_path: Path, driver: Path) -> None:

@@ -100,7 +100,7 @@ def test_the_preset_names_every_unit_and_no_other() -> None:
     assert named == {path.name for path in UNITS.iterdir() if path.suffix in KINDS}
 
 
-def test_a_node_of_before_is_replaced_another_mode_is_left_and_then_nothing_is_done(installed: Installed) -> None:
+def test_a_node_of_before_is_replaced_another_mode_is_left_and_then_nothing_is_done() -> None:
     script = (
         "rm /dev/nvidia-uvm && mknod -m 0600 /dev/nvidia-uvm c 1 7\n"
         "chmod 0640 /dev/nvidiactl\n"
@@ -108,7 +108,7 @@ def test_a_node_of_before_is_replaced_another_mode_is_left_and_then_nothing_is_d
         "/usr/bin/oci-gpu-hook inventory refresh --nodes >&2\n"
         "stat -c '%t %a' /dev/nvidia-uvm /dev/nvidiactl >&2"
     )
-    done = on_node(installed, script, description="h100mig")
+    done = on_node(script, description="h100mig")
     assert done.code == 0, done.err
     assert json.loads(done.out)["made"] == ["/dev/nvidia-uvm"]
     *_, nothing, uvm, control = done.err.splitlines()

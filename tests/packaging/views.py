@@ -11,6 +11,7 @@ import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import DEVNULL, PIPE, STDOUT
 from typing import NamedTuple
 
 # What changes whenever packages come and go: the database itself, logs, and what others make of the list of files.
@@ -39,7 +40,7 @@ class View:
     def __init__(self, *shared: str) -> None:
         script = VIEW.format(shared=" ".join(shared))
         words = ["unshare", "--mount", "--propagation", "private", "/bin/sh", "-euc", script]
-        self._holder = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._holder = subprocess.Popen(words, stdin=PIPE, stdout=PIPE)
         assert self._holder.stdout and self._holder.stdout.readline() == b"ready\n"
         self.path = Path(f"/proc/{self._holder.pid}/root/mnt/root")
 
@@ -52,21 +53,9 @@ class View:
     def sh(self, script: str) -> Ended:
         words = ["nsenter", "--target", str(self._holder.pid), "--mount", "--wdns=/", "--"]
         words += ["chroot", "/mnt/root", "/bin/sh", "-euc", script]
-        environment = {
-            "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
-            "HOME": "/",
-            "LC_ALL": "C",
-            "DEBIAN_FRONTEND": "noninteractive",
-        }
-        done = subprocess.run(
-            words,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=environment,
-        )
+        environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/", "LC_ALL": "C"}
+        environment["DEBIAN_FRONTEND"] = "noninteractive"
+        done = subprocess.run(words, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, text=True, env=environment)
         return Ended(done.returncode, done.stdout)
 
     def rpm(self, *words: str | Path) -> Ended:

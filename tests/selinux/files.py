@@ -12,3 +12,8 @@ def write(path: str, text: str, mode: int = 0o644) -> None:
     with open(path, "w", encoding="utf-8") as file:
         file.write(text)
     os.chmod(path, mode)
+
+
+def read(path: str) -> str:
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read()

@@ -43,7 +43,7 @@ ACME: dict[str, Any] = {
 
 @pytest.fixture()
 def bare(tmp_path: Path) -> Node:
-    """A host whose vendor has files and no device; tests/integration/test_cdi_vendors.py has devices."""
+    """A host whose vendor has files and no device; tests/integration/test_cdi.py has devices."""
     os.umask(0o022)
     tree = tmp_path / "tree"
     tree.mkdir()

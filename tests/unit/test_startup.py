@@ -227,7 +227,7 @@ def test_what_hangs_later_is_ended_by_the_signal(before: str) -> None:
 
 
 def test_no_registration_and_no_spec_asks_for_a_limit() -> None:
-    """crun loses the end of a hook that has one (tests/integration/test_time.py)."""
+    """crun loses the end of a hook that has one (tests/integration/test_faults.py)."""
     registration = json.loads((starts.ROOT / "hooks.d/oci-gpu-hook.json").read_text())
     assert "timeout" not in registration["hook"]
     assert "timeout" not in cdispec._started(cdispec.Hook("/hook", ("utility",)))

@@ -28,6 +28,9 @@ _LISTENER = _AGENT._replace(
 # A container that is not an agent, though it was given the folders; the features are there for everybody.
 _OTHERS = {_REGISTRATION: _CLOSED, _LISTING: _CLOSED, f"read:{_WRITTEN}": WORKS, f"make:{FEATURES}/planted": _CLOSED}
 _FOLDERS = (PLUGINS, RESOURCES, FEATURES)
+_EXPORTER = {"nvml": _GPUS, "pods": "team/train-0/main nvidia.com/gpu:GPU-0"}
+_DISCOVERY = {"nvml": _GPUS, "features": "gfd", "feature label": "system_u:object_r:nvidia_feature_t:s0"}
+_ASKER = _LISTENER._replace(command=(), hold=False)
 _STRANGER = Container("container_t", OTHER, agent=True, gpu=False, mounts=_FOLDERS, expect=_OTHERS, avcs=None)
 
 AGENTS = (
@@ -53,16 +56,8 @@ AGENTS = (
     Row(
         "agents: the exporter and feature discovery",
         (
-            _AGENT._replace(
-                mounts=(RESOURCES,),
-                command=(*_PROGRAM, "exporter"),
-                expect={"nvml": _GPUS, "pods": "team/train-0/main nvidia.com/gpu:GPU-0"},
-            ),
-            _AGENT._replace(
-                mounts=(FEATURES,),
-                command=(*_PROGRAM, "discovery"),
-                expect={"nvml": _GPUS, "features": "gfd", "feature label": "system_u:object_r:nvidia_feature_t:s0"},
-            ),
+            _AGENT._replace(mounts=(RESOURCES,), command=(*_PROGRAM, "exporter"), expect=_EXPORTER),
+            _AGENT._replace(mounts=(FEATURES,), command=(*_PROGRAM, "discovery"), expect=_DISCOVERY),
         ),
         kubelet=True,
         runtimes=CRUN,
@@ -71,9 +66,9 @@ AGENTS = (
         "agents: another agent's live socket",
         (
             _LISTENER,
-            _LISTENER._replace(level=OTHER, command=(), hold=False, expect={f"connect:{_LIVE}": _CLOSED}, avcs=None),
+            _ASKER._replace(level=OTHER, expect={f"connect:{_LIVE}": _CLOSED}, avcs=None),
             # Of one level they are one.
-            _LISTENER._replace(command=(), hold=False, expect={f"connect:{_LIVE}": WORKS}),
+            _ASKER._replace(expect={f"connect:{_LIVE}": WORKS}),
         ),
         kubelet=True,
         denied=policy.HERE.between_agents,

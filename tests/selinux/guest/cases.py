@@ -126,14 +126,17 @@ _CONFINED = Container("nvidia_container_t")
 # What an engine that labels by the sandbox leaves: another container's level.
 _LABELLED = _CONFINED._replace(shm="other", mqueue="other")
 # The other GPU has MIG devices.
-_LIMITED = _CONFINED._replace(devices="1", asks={"NVIDIA_GPU_MEMORY_LIMIT": "1024"})
+_LIMITED = _CONFINED._replace(devices="1", asks={"NVIDIA_GPU_MEMORY_LIMIT": "1024"}, expect=_ALL)
 _HOLDS = {"hold": WORKS, "hold-mq": WORKS}
 _NEIGHBOUR = _CONFINED._replace(
     level=OTHER, avcs=None, expect={f"read:/victim/{it}": "EACCES" for it in ("secret", "shm/secret", "mqueue/secret")}
 )
 
 # Of the simulated node's GPU with MIG devices.
-_CAPABILITY = "/proc/driver/nvidia/capabilities/gpu1/mig/gi{}/access"
+_CAPABILITY = "read:/proc/driver/nvidia/capabilities/gpu1/mig/gi{}/access"
+_MIG = {**_NODES, _CAPABILITY.format(1): WORKS, _CAPABILITY.format(5): "ENOENT"}
+_DASK = Container("container_t", shm="other", command=DASK)
+_STEP = Container("container_t", hook=False, mounts=(f"{policy.HERE.executor}:/victim/executor",), avcs=None)
 
 
 def _file(level: str) -> str:
@@ -149,13 +152,7 @@ ROWS = (
     Row("container_t c1,c2: no request", (Container("container_t", gpu=False, expect={"nodes": "none", **_IPC}),)),
     Row(
         "container_t c1,c2: a MIG device",
-        (
-            Container(
-                "container_t",
-                devices="0:0",
-                expect={**_NODES, f"read:{_CAPABILITY.format(1)}": WORKS, f"read:{_CAPABILITY.format(5)}": "ENOENT"},
-            ),
-        ),
+        (Container("container_t", devices="0:0", expect=_MIG),),
         refreshed=True,
         runtimes=CRUN,
     ),
@@ -168,12 +165,7 @@ ROWS = (
         ),
         "gpu-holders = 1\n",
     ),
-    Row(
-        "a limit of GPU memory by NVML",
-        (_LIMITED._replace(expect=_ALL),),
-        "gpu-memory-by = nvml\n",
-        boolean="oci_gpu_hook_use_nvml",
-    ),
+    Row("a limit of GPU memory by NVML", (_LIMITED,), "gpu-memory-by = nvml\n", boolean="oci_gpu_hook_use_nvml"),
     Row("spc_t: GPU", (Container("spc_t", "s0", privileged=True, expect=_ALL),), runtimes=CRUN),
     Row("another's level", (_LABELLED._replace(expect=_QUEUED, after=_file(OWN)),)),
     Row(
@@ -220,28 +212,14 @@ ROWS = (
     Row("neighbour c3,c4", (_CONFINED._replace(shm="pod", mqueue="other", hold=True, expect=_HOLDS), _NEIGHBOUR)),
     Row(
         "dask.distributed, without the hook",
-        (
-            Container(
-                "container_t", shm="other", hook=False, command=DASK, expect={"dask": "FileNotFoundError in SemLock"}
-            ),
-        ),
+        (_DASK._replace(hook=False, expect={"dask": "FileNotFoundError in SemLock"}),),
         runtimes=CRUN,
     ),
-    Row(
-        "dask.distributed", (Container("container_t", shm="other", command=DASK, expect={"dask": "14"}),), runtimes=RUNC
-    ),
+    Row("dask.distributed", (_DASK._replace(expect={"dask": "14"}),), runtimes=RUNC),
     # By what BuildKit starts in the place of runc.
     Row(
         "BuildKit's folder, by oci-gpu-runtime",
-        (
-            Container(
-                "container_t",
-                hook=False,
-                mounts=(f"{policy.HERE.executor}:/victim/executor",),
-                expect={**_NODES, f"read:/victim/executor/{BUILT}/config.json": "EACCES"},
-                avcs=None,
-            ),
-        ),
+        (_STEP._replace(expect={**_NODES, f"read:/victim/executor/{BUILT}/config.json": "EACCES"}),),
         buildkit=True,
         denied=f"container_t {policy.HERE.configs_type}:file read",
         runtimes=("oci-gpu-runtime",),
@@ -254,63 +232,47 @@ _NO_DEVICE = "ENXIO"
 _OTHERS = _CONFINED._replace(gpu=False)
 _UNMODIFIED = Container("container_t", gpu=False)
 _ONLOAD = {f"read:/dev/{name}": _NO_DEVICE for name in ("onload", "onload_epoll", "sfc_char")}
+# AMD's first by PCI address is the second that its driver found.
+_AMD = {
+    "read:/dev/kfd": _NO_DEVICE,
+    "read:/dev/dri/renderD131": _NO_DEVICE,
+    "read:/dev/dri/renderD130": "ENOENT",
+    "read:/opt/rocm-6.2.0/.info/version": WORKS,
+    "load:libhsa-runtime64.so.1": WORKS,
+    "load:libamdhip64.so.6": WORKS,
+}
+_ADAPTERS = {
+    **_NODES,
+    "read:/dev/infiniband/uverbs1": _NO_DEVICE,
+    "read:/dev/infiniband/uverbs0": "ENOENT",
+    "read:/dev/infiniband/rdma_cm": "ENXIO|ENODEV",
+    "read:/etc/libibverbs.d/mlx5.driver": WORKS,
+    "load:libibverbs.so.1": WORKS,
+    **_ONLOAD,
+    "load:libonload_ext.so.1": WORKS,
+    "read:/usr/libexec/onload/profiles/latency.opf": WORKS,
+}
+_EVERYTHING = {
+    **_ONLOAD,
+    "read:/dev/infiniband/uverbs0": _NO_DEVICE,
+    "read:/dev/infiniband/uverbs1": "ENOENT",
+    "read:/opt/libraries/libamdhip64.so.6": WORKS,
+    "load:libamdhip64.so.6": WORKS,
+    "read:/opt/rocm/bin/rocminfo": WORKS,
+    "read:/usr/sbin/onload_tool": WORKS,
+    "read:/etc/libdrm/amdgpu.ids": WORKS,
+}
 
 VENDORS = (
-    Row(
-        "container_t c1,c2: a vendor's GPU",
-        (
-            _UNMODIFIED._replace(
-                asks={"OCI_AMD": "0"},
-                # AMD's first by PCI address is the second that its driver found.
-                expect={
-                    "read:/dev/kfd": _NO_DEVICE,
-                    "read:/dev/dri/renderD131": _NO_DEVICE,
-                    "read:/dev/dri/renderD130": "ENOENT",
-                    "read:/opt/rocm-6.2.0/.info/version": WORKS,
-                    "load:libhsa-runtime64.so.1": WORKS,
-                    "load:libamdhip64.so.6": WORKS,
-                },
-            ),
-        ),
-    ),
+    Row("container_t c1,c2: a vendor's GPU", (_UNMODIFIED._replace(asks={"OCI_AMD": "0"}, expect=_AMD),)),
     Row(
         "container_t c1,c2: a GPU, a vendor's adapter and a third's",
-        (
-            Container(
-                "container_t",
-                asks={"OCI_RDMA": "mlx5_1", "OCI_SOLARFLARE": "all"},
-                expect={
-                    **_NODES,
-                    "read:/dev/infiniband/uverbs1": _NO_DEVICE,
-                    "read:/dev/infiniband/uverbs0": "ENOENT",
-                    "read:/dev/infiniband/rdma_cm": "ENXIO|ENODEV",
-                    "read:/etc/libibverbs.d/mlx5.driver": WORKS,
-                    "load:libibverbs.so.1": WORKS,
-                    **_ONLOAD,
-                    "load:libonload_ext.so.1": WORKS,
-                    "read:/usr/libexec/onload/profiles/latency.opf": WORKS,
-                },
-            ),
-        ),
+        (Container("container_t", asks={"OCI_RDMA": "mlx5_1", "OCI_SOLARFLARE": "all"}, expect=_ADAPTERS),),
         runtimes=CRUN,
     ),
     Row(
         "container_t c1,c2: all that a vendor's file can say",
-        (
-            _UNMODIFIED._replace(
-                asks={"OCI_EVERYTHING": "mlx5_0"},
-                expect={
-                    **_ONLOAD,
-                    "read:/dev/infiniband/uverbs0": _NO_DEVICE,
-                    "read:/dev/infiniband/uverbs1": "ENOENT",
-                    "read:/opt/libraries/libamdhip64.so.6": WORKS,
-                    "load:libamdhip64.so.6": WORKS,
-                    "read:/opt/rocm/bin/rocminfo": WORKS,
-                    "read:/usr/sbin/onload_tool": WORKS,
-                    "read:/etc/libdrm/amdgpu.ids": WORKS,
-                },
-            ),
-        ),
+        (_UNMODIFIED._replace(asks={"OCI_EVERYTHING": "mlx5_0"}, expect=_EVERYTHING),),
         runtimes=RUNC,
     ),
     Row(

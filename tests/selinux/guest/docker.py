@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from ..files import read
 from . import policy
 from .commands import Answer
 from .mounting import label
@@ -196,8 +197,7 @@ def inconsistent(way: Way) -> Answer:
 def _labels(container: Started, type_: str) -> list[str]:
     """What is wrong with the labels of a container's process, and of what it shares."""
     pid = container.state()["Pid"]
-    with open(f"/proc/{pid}/attr/current", encoding="ascii") as file:
-        _, _, domain, level = file.read().rstrip("\0\n").split(":", 3)
+    _, _, domain, level = read(f"/proc/{pid}/attr/current").rstrip("\0\n").split(":", 3)
     expected = f"system_u:object_r:container_file_t:{level}"
     got = {path: label(f"/proc/{pid}/root/dev/{path}") for path in ("shm", "mqueue", "nvidia0", "nvidiactl")}
     wrong = [f"/dev/{path} is {it}, not {expected}" for path, it in got.items() if it != expected]
@@ -206,8 +206,7 @@ def _labels(container: Started, type_: str) -> list[str]:
 
 def log() -> list[str]:
     """The end of the daemon's own log, for those who look why a case failed."""
-    with open(LOG, encoding="utf-8", errors="replace") as file:
-        return [line for line in file.read().splitlines() if "level=error" in line][-5:]
+    return [line for line in read(LOG).splitlines() if "level=error" in line][-5:]
 
 
 # Each by the name of its line in the table.

@@ -17,7 +17,7 @@ import sys
 import time
 from typing import Any
 
-from ..files import write
+from ..files import read, write
 from . import policy, traps
 from .cases import BUILT, OTHER, Container, Row
 from .hostile import ROWS
@@ -195,19 +195,14 @@ class Start:
         words = [self.group.runtime, *told, "run", "--bundle", self.bundle]
         if self.container.hold:
             words += ["--detach"]
+        words += [self.id]
         before = time.monotonic()
         with open(self.output, "ab") as out, open(self.errors, "ab") as errors:
             # oci-gpu-runtime's domain has no use for a container's files: BuildKit gives it pipes.
             piped = subprocess.PIPE if self.group.row.buildkit else None
+            streams: dict[str, Any] = {"stdout": piped or out, "stderr": piped or errors}
             try:
-                done = subprocess.run(
-                    [*words, self.id],
-                    check=False,
-                    stdin=subprocess.DEVNULL,
-                    stdout=piped or out,
-                    stderr=piped or errors,
-                    timeout=SECONDS,
-                )
+                done = subprocess.run(words, check=False, stdin=subprocess.DEVNULL, timeout=SECONDS, **streams)
                 code = done.returncode
                 out.write(done.stdout or b"")
                 errors.write(done.stderr or b"")
@@ -217,16 +212,11 @@ class Start:
         if holds:
             self.group.holding.append(self)
             self.wait_for_first_words()
-        seen = dict(line.split("=", 1) for line in _read(self.output).splitlines() if "=" in line)
+        seen = dict(line.split("=", 1) for line in read(self.output).splitlines() if "=" in line)
         if holds:
             seen["labels"] = " ".join(sorted(set(self.labels())))
-        return {
-            "seen": seen,
-            "code": code,
-            "error": " ".join(_read(self.errors).split())[-1500:],
-            "after": self.shm_label(),
-            "seconds": time.monotonic() - before,
-        }
+        error, after = " ".join(read(self.errors).split())[-1500:], self.shm_label()
+        return {"seen": seen, "code": code, "error": error, "after": after, "seconds": time.monotonic() - before}
 
     def labels(self) -> list[str]:
         """Of what a hook makes in a container: nodes, files of its own, what it covers."""
@@ -249,7 +239,7 @@ class Start:
     def wait_for_first_words(self) -> None:
         end = time.monotonic() + SECONDS
         last = ("hold=", "stay=")
-        while not any(it in _read(self.output) for it in last) and time.monotonic() < end:
+        while not any(it in read(self.output) for it in last) and time.monotonic() < end:
             time.sleep(0.1)
 
     def shm_label(self) -> str:
@@ -341,11 +331,6 @@ class Group:
 
 def _bind(source: str, target: str) -> dict[str, Any]:
     return {"destination": target, "type": "bind", "source": source, "options": ["rbind", "rw"]}
-
-
-def _read(path: str) -> str:
-    with open(path, encoding="utf-8", errors="replace") as file:
-        return file.read()
 
 
 def main() -> int:

@@ -46,12 +46,8 @@ class Kubelet:
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(ENGINE)
         subprocess.run(["restorecon", ROOT, ENGINE, FEATURES], check=True)
-        self.process = subprocess.Popen(
-            ["runcon", CONTEXT, sys.executable, "-B", "-m", __name__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        words = ["runcon", CONTEXT, sys.executable, "-B", "-m", __name__]
+        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._read()
 
     def told(self) -> dict[str, str]:

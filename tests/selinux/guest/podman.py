@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping
 
 from tests.gpunode.description import load
 
+from ..files import read
 from . import host, policy
 from .commands import Answer
 from .mounting import label
@@ -60,7 +61,7 @@ def _turn_on_controllers() -> None:
 
     podman would do it, which moves every process of the machine, and SELinux forbids it that.
     """
-    for name in _read(f"{ROOT_CGROUP}/cgroup.controllers").split():
+    for name in read(f"{ROOT_CGROUP}/cgroup.controllers").split():
         with open(f"{ROOT_CGROUP}/cgroup.subtree_control", "w", encoding="ascii") as file:
             file.write(f"+{name}")
 
@@ -102,7 +103,7 @@ def _start(runtime: str, name: str, expected: Mapping[str, str]) -> Answer:
 
 def _labelled(pid: int) -> dict[str, str]:
     """The domain of a container by its first process, and what the hook made there that has not its own label."""
-    _, _, domain, level = _read(f"/proc/{pid}/attr/current").rstrip("\0\n").split(":", 3)
+    _, _, domain, level = read(f"/proc/{pid}/attr/current").rstrip("\0\n").split(":", 3)
     # A mount's files keep the host's labels; a node and /dev/shm have the container's own.
     paths = [path for name in ("nvidia*", "shm") for path in glob.glob(f"/proc/{pid}/root/dev/{name}")]
     wrong = [f"{path}:{label(path)}" for path in paths if label(path) != f"system_u:object_r:container_file_t:{level}"]
@@ -143,7 +144,7 @@ def _told() -> dict[str, str]:
     """What the pod's container has said of itself, once it has said all; the other one says nothing."""
     end = time.monotonic() + SECONDS
     while True:
-        lines = [line for path in glob.glob(LOGS) for line in _read(path).splitlines()]
+        lines = [line for path in glob.glob(LOGS) for line in read(path).splitlines()]
         # TIME STREAM TAG TEXT
         told = dict(line.split(" ", 3)[3].split("=", 1) for line in lines if "=" in line)
         if "looked" in told or time.monotonic() > end:
@@ -154,22 +155,17 @@ def _told() -> dict[str, str]:
 def _pids() -> list[int]:
     """The first processes of podman's containers, in the order of their starts."""
     paths = sorted(glob.glob(f"{STATE}/pidfile"), key=os.path.getmtime)
-    return [int(_read(path)) for path in paths]
+    return [int(read(path)) for path in paths]
 
 
 def _end() -> None:
     for name in ("conmon.pid", "pidfile"):
         for path in glob.glob(f"{STATE}/{name}"):
             with contextlib.suppress(ProcessLookupError):
-                os.kill(int(_read(path)), signal.SIGKILL)
+                os.kill(int(read(path)), signal.SIGKILL)
             os.unlink(path)
     for path in [*glob.glob(LOGS), *glob.glob(LOCK)]:
         os.unlink(path)
-
-
-def _read(path: str) -> str:
-    with open(path, encoding="utf-8", errors="replace") as file:
-        return file.read()
 
 
 CASES: dict[str, Callable[[], Answer]] = {

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from ..files import read
 from . import attempts, docker, host, podman, traps
 from .cases import Container, Row
 from .commands import ENGINE_CONTEXT, QUESTIONS, Answer
@@ -71,12 +72,8 @@ class Engine:
     """The engine's process."""
 
     def __init__(self, context: str) -> None:
-        self.process = subprocess.Popen(
-            ["runcon", context, sys.executable, "-B", "-m", "tests.selinux.guest.engine"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        words = ["runcon", context, sys.executable, "-B", "-m", "tests.selinux.guest.engine"]
+        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def ask(self, row: int, runtime: str, kubelet: Kubelet) -> list[dict[str, Any]]:
         """Run a row; what each of its containers showed."""
@@ -211,13 +208,10 @@ def _ask_docker(name: str) -> Answer:
 
 def main() -> int:
     """Run everything, or the rows whose names contain a given word."""
-    with open("/sys/fs/selinux/enforce", encoding="ascii") as file:
-        enforcing = file.read() == "1"
-    with open("/proc/uptime", encoding="ascii") as file:
-        print(f"E2E enforcing={enforcing} after {file.read().split()[0]} s", flush=True)
+    enforcing = read("/sys/fs/selinux/enforce") == "1"
+    print(f"E2E enforcing={enforcing} after {read('/proc/uptime').split()[0]} s", flush=True)
     host.set_up(MIG_MINORS)
-    with open("/etc/e2e-only", encoding="utf-8") as file:
-        only = file.read().strip()
+    only = read("/etc/e2e-only").strip()
     before = host.labels()
     journal = Journal()
     # podman's is the one of the policy's engines that may have systemd make a scope.
