@@ -24,6 +24,7 @@ from oci_gpu_hook.node.diagnosis import (
     containercheck,
     drivercheck,
     enginecheck,
+    remedy,
     speccheck,
     systemcheck,
 )
@@ -380,6 +381,12 @@ def test_a_containers_faults(changes: dict[str, Any], level: str, seen: str) -> 
     assert [f.level for f in found] == [level]
     assert seen in found[0].seen
     assert found[0].remedy
+
+
+def test_a_node_of_mode_setting_wants_its_module() -> None:
+    """A server without displays has it not loaded; a container with all capabilities has the node."""
+    found = containercheck._unopened(errno.ENXIO, ["/dev/nvidia-modeset"], remedy.DOCTOR)
+    assert str(found.remedy) == "modprobe nvidia-modeset"
 
 
 @pytest.mark.parametrize(

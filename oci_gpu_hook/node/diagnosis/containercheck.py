@@ -7,6 +7,7 @@ import errno as codes
 import os
 
 from oci_gpu_hook.container.memoryregion import NO_LIMIT
+from oci_gpu_hook.driver.nodes import MODESET
 from oci_gpu_hook.formats import contexts
 from oci_gpu_hook.node.diagnosis import Finding, failed, passed, remedy, warned
 from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, KERNELS_LOG, Remedy, as_root, command, is_name, then
@@ -120,7 +121,9 @@ def _unopened(error: int, paths: list[str], restart: Remedy) -> Finding:
         chmod = [as_root(command("chmod", "0666", *paths))] if are_names else []
         return failed("open", f"its user may not open {which}", then(*chmod, restart))
     if error == codes.ENXIO:
-        return warned("open", f"its device cgroup allows {which}, and no driver answers there", DOCTOR)
+        # Drawing to a display alone needs its module, which no library loads from within a container.
+        fix = command("modprobe", "nvidia-modeset") if paths == [MODESET] else DOCTOR
+        return warned("open", f"its device cgroup allows {which}, and no driver answers there", fix)
     return failed("open", f"{which}: {os.strerror(error)}", KERNELS_LOG)
 
 
