@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration import roots
-from tests.integration.engines import Bundle, Installed, on_host, start
+from tests.integration.engines import Bundle, Installed, on_host, start, version
 
 pytestmark = pytest.mark.gpu
 
@@ -56,6 +56,19 @@ def test_a_gpu_works_in_a_container(installed: Installed, bundle: Bundle, runtim
     assert done.code == 0, done.out + done.err
     cuda, listed = done.out.splitlines()
     assert cuda.startswith("cuInit 0, ") and listed.startswith("GPU 0: ")
+
+
+@pytest.mark.parametrize("asks", ["-e NVIDIA_VISIBLE_DEVICES=all", "--device nvidia.com/gpu=all"])
+def test_podman_gives_it(installed: Installed, bundle: Bundle, tmp_path: Path, asks: str) -> None:
+    """By hooks.d, and by a CDI spec of ours."""
+    if version("podman") < (5, 0):
+        pytest.skip("this host has no podman 5")
+    own = f"--root {tmp_path}/storage --runroot {tmp_path}/run --storage-driver vfs --cdi-spec-dir {tmp_path}/cdi"
+    how = "--cgroup-manager=cgroupfs --events-backend=none --hooks-dir /usr/share/containers/oci/hooks.d"
+    script = f"oci-gpu-hook cdi generate --output {tmp_path}/cdi/nvidia.yaml >/dev/null\n"
+    script += f"podman {own} {how} run --rm --network=none --pids-limit=0 {asks} --rootfs {bundle.rootfs} /app/cuda"
+    done = on_host(installed, script)
+    assert done.printed().startswith("cuInit 0, "), done.err
 
 
 def test_without_the_hook_there_is_no_gpu(installed: Installed, bundle: Bundle) -> None:
