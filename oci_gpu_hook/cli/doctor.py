@@ -8,8 +8,8 @@ import click
 from oci_gpu_hook.cli import cdi, containerreport
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
 from oci_gpu_hook.container import memoryregion
-from oci_gpu_hook.driver import proc
-from oci_gpu_hook.driver.inventory import DriverInventory, of_this_host, read_saved
+from oci_gpu_hook.driver.inventory import DriverInventory, of_this_host
+from oci_gpu_hook.driver.survey import read_true
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node import diagnosis
 from oci_gpu_hook.node.diagnosis import dockercheck, drivercheck, enginecheck, namecheck, speccheck, systemcheck
@@ -70,10 +70,9 @@ def of_host(host: HostRoot, config: str | None) -> list[diagnosis.Finding]:
     docker = dockercheck.find_docker(host)
     of_driver, found = drivercheck.check_driver(host, settings.driver_root, tool, others=bool(here))
     if found is not None:
-        saved = read_saved(host, proc.stamp(host, settings.driver_root))
+        saved = read_true(host, settings.driver_root)
         of_driver += drivercheck.rdma(host, kernelconfig.modules(host)) if found.gpus else []
-        # Of a half installed driver none counts as saved, and that is told by its parts.
-        of_driver += [] if found.misfits else [drivercheck.inventory(host, saved, tool)]
+        of_driver.append(drivercheck.inventory(host, saved, tool))
         # By NVML's names where it was asked, and nothing has made a doubt of its answer since.
         found = of_this_host(host, saved or found)
     findings = [

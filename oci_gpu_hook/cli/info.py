@@ -11,8 +11,8 @@ import click
 
 from oci_gpu_hook.cli import accelerators, argumentfile
 from oci_gpu_hook.cli.options import columns, config_file, host_root, output_format, show
-from oci_gpu_hook.driver import inventory, proc
 from oci_gpu_hook.driver.inventory import DriverInventory
+from oci_gpu_hook.driver.survey import read_true
 from oci_gpu_hook.errors import ConfigError, DriverError, UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import counted
@@ -74,7 +74,7 @@ def info(
 
 
 def _saved(host: HostRoot, driver_root: str) -> DriverInventory:
-    found = inventory.read_saved(host, proc.stamp(host, driver_root))
+    found = read_true(host, driver_root)
     if found is None:
         raise DriverError("there is no saved inventory that is still true", "run 'oci-gpu-hook inventory refresh'")
     return found

@@ -18,7 +18,7 @@ from oci_gpu_hook.cli import accelerators, cdi, features, limit
 from oci_gpu_hook.cli.accelerators import Accelerators
 from oci_gpu_hook.cli.options import config_file, host_root, nvml_timeout, output_format, seconds, show
 from oci_gpu_hook.driver import proc, survey
-from oci_gpu_hook.driver.inventory import SAVED, DriverInventory, read_saved
+from oci_gpu_hook.driver.inventory import SAVED, DriverInventory
 from oci_gpu_hook.driver.nodes import DeviceNode
 from oci_gpu_hook.errors import ApplyError, DriverError, HookError
 from oci_gpu_hook.host.root import HostRoot
@@ -139,13 +139,12 @@ class _Watch:
 
     def _renew_nvidia(self) -> None:
         host = self.host
-        # A hook may have saved its own, without what NVML says; of a half installed driver none counts as saved.
-        if not self.saved or read_saved(host, proc.stamp(host, self.driver_root)) != self.saved:
-            before, self.saved = self.saved, None
+        # A hook may have saved its own, without what NVML says.
+        if not self.saved or survey.read_true(host, self.driver_root) != self.saved:
+            self.saved = None
             self.saved = found = _refresh(host, self.driver_root, self.seconds)
-            if found != before or not found.misfits:
-                click.echo("\n".join(_summary(host, found)))
-                self.is_spec_due = self.are_features_due = True
+            click.echo("\n".join(_summary(host, found)))
+            self.is_spec_due = self.are_features_due = True
         if self.cdi_spec and self.is_spec_due:
             settings = read_settings(self.config, None)
             hook = cdi.hook_of(START, cdi.granted(ALL, settings), self.config, settings)

@@ -9,9 +9,8 @@ import click
 
 from oci_gpu_hook.cli import accelerators
 from oci_gpu_hook.cli.options import config_file, seconds
-from oci_gpu_hook.driver import proc
-from oci_gpu_hook.driver.inventory import DriverInventory, read_saved, with_nodes
-from oci_gpu_hook.driver.survey import driver_version, list_gpus
+from oci_gpu_hook.driver.inventory import DriverInventory, with_nodes
+from oci_gpu_hook.driver.survey import driver_version, list_gpus, read_true
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import holders
@@ -90,7 +89,7 @@ def gpu_exposition(host: HostRoot, settings: Settings, timeout: float, *, rememb
         gpus=len(gpus),
         answers=said is not None,
         log_readable=records is not None,
-        fresh=read_saved(host, proc.stamp(host, settings.driver_root)) is not None,
+        fresh=read_true(host, settings.driver_root) is not None,
         held=held,
         memory=memory,
         # Behind what has just been found of the GPUs' health.

@@ -15,7 +15,7 @@ from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.formats.decimal import decimals
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.kernel.filetypes import is_folder, is_open_to_others, is_same
+from oci_gpu_hook.kernel.filetypes import is_folder, is_open_to_others, is_regular, is_same
 from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
@@ -101,9 +101,16 @@ def misfits(driver: Driver, present: tuple[Library, ...], faults: dict[str, str]
 
 
 def binaries(driver: Driver) -> tuple[DriverFile, ...]:
-    """No script, which would start a program by a path of the host's; also what lies in a bin beside the libraries."""
+    """Also those in a bin beside a folder that ld.so.cache names."""
     folders = [*catalogue.BINARY_FOLDERS, *[f"{folder.rpartition('/')[0]}/bin" for folder in driver.cached]]
-    return tuple(_placed(driver, catalogue.BINARIES, folders, catalogue.BINARY_TARGET, elf.identity_of))
+    return tuple(_placed(driver, catalogue.BINARIES, folders, catalogue.BINARY_TARGET, _is_program))
+
+
+def _is_program(host: HostRoot, path: str) -> bool:
+    """No script, which would start one by a path of the host's.  Others' are not opened: `of_root` leaves them out."""
+    status = host.stat(path)
+    is_file = status is not None and is_regular(status)
+    return is_file and (bool(host.openness(path)) or elf.identity_of(host, path) is not None)
 
 
 def configuration(driver: Driver, host: HostRoot) -> tuple[DriverFile, ...]:

@@ -17,7 +17,7 @@ SAVED = f"{statefile.FOLDER}/{FILE}"
 
 # The number is made of the sources that say what is saved (tests/unit/test_headings.py): what another version has saved
 # is not read.
-HEADING = b"oci-gpu-hook inventory f90aa389\n"
+HEADING = b"oci-gpu-hook inventory 42c7f702\n"
 
 # In `DriverInventory.unknown`: what NVML said was true when it was asked, and only NVML knows whether it still is.
 MAY_BE_MADE_AGAIN = "whether MIG devices were created again since NVML named them: run 'oci-gpu-hook inventory refresh'"
@@ -107,15 +107,14 @@ class DriverInventory(NamedTuple):
 
 
 _INNER = {
-    **{"gpus": Gpu, "mig_devices": MigDevice, "libraries": Library},
+    **{"gpus": Gpu, "mig_devices": MigDevice, "misfits": Misfit, "libraries": Library},
     **dict.fromkeys(("binaries", "files", "firmware"), DriverFile),
 }
 
 
 def read_saved(host: HostRoot, now: Stamp) -> DriverInventory | None:
-    """None if there is none that is whole, of this format, and stamped as `now`, or if the driver was half installed:
-    no stamp tells that a folder was mounted since.  In doubt whose NVML's names are now (`Stamp.shown`) the MIG devices
-    have none, and that is first of what is unknown.
+    """None if there is none that is whole, of this format, and stamped as `now`.  In doubt whose NVML's names are now
+    (`Stamp.shown`) the MIG devices have none, and that is first of what is unknown.
     """
     values = statefile.load(host, FILE, HEADING)
     try:
@@ -126,8 +125,6 @@ def read_saved(host: HostRoot, now: Stamp) -> DriverInventory | None:
         # Of another mount's times nothing follows.
         is_in_doubt = any([then != it for then, it in zip(shown, now.shown) if then[0] == it[0]])
     except (ValueError, TypeError):
-        return None
-    if found.misfits:
         return None
     # A GPU gets its UUID at its first use, which does not change the stamp.
     unused = [f"{proc.GPUS}/{gpu.proc}/information" for gpu in found.gpus if not gpu.uuid]

@@ -21,12 +21,21 @@ _REFRESH = "run 'oci-gpu-hook inventory refresh'"
 FROM_BRANCH = f"the CUDA version is taken from the driver's branch: {_REFRESH}"
 
 
+def read_true(host: HostRoot, driver_root: str) -> DriverInventory | None:
+    """The saved inventory while it is true, also of a half installed driver: no time that is compared tells that the
+    folder of what it lacked was mounted since.
+    """
+    saved = inventory.read_saved(host, proc.stamp(host, driver_root))
+    return None if saved and saved.misfits and survey(host, driver_root).misfits != saved.misfits else saved
+
+
 def survey_and_save(host: HostRoot, driver_root: str) -> DriverInventory:
     """A new inventory, saved if that is possible; one that ``inventory refresh`` has saved meanwhile stays."""
     now = proc.stamp(host, driver_root)
     found = survey(host, driver_root)
     try:
-        if inventory.read_saved(host, proc.stamp(host, driver_root)) is None:
+        saved = inventory.read_saved(host, proc.stamp(host, driver_root))
+        if saved is None or saved.misfits != found.misfits:
             save(host, now, found)
     except OSError:
         pass  # this start has its inventory either way

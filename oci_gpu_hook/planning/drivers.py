@@ -60,10 +60,11 @@ def known_inventory(host: HostRoot, driver_root: str) -> inventory.DriverInvento
     has_gpus = (known and known.gpus) or host.names(proc.GPUS)
     if not has_gpus and platform.platform_of(host) in (platform.TEGRA, platform.WSL):
         return None
-    if known is None:
+    if known is None or known.misfits:
         from oci_gpu_hook.driver import survey
 
-        known = survey.survey_and_save(host, driver_root) if host.remember else survey.survey(host, driver_root)
+        look = survey.survey_and_save if host.remember else survey.survey
+        known = survey.read_true(host, driver_root) or look(host, driver_root)
     # NVML alone knows their names.
     if host.remember and any([device.uuid is None for device in known.mig_devices]):
         statefile.want_refresh(host)

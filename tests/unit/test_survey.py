@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,23 @@ def test_programs_lie_beside_the_libraries_where_the_hosts_own_are_scripts(tmp_p
     hosts.plant(tmp_path, "usr/local/nvidia/bin/nvidia-smi", hosts.elf(""))
     (smi, *_) = survey.survey(root).binaries
     assert (smi.path, smi.target) == ("/usr/local/nvidia/bin/nvidia-smi", "/usr/bin/nvidia-smi")
+
+
+def test_a_program_of_others_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be a link to a device, or lie in their own filesystem."""
+    root, read, real = hosts.host(tmp_path), [], HostRoot.open
+
+    def opened(self: HostRoot, path: str, flags: int) -> int:
+        read.extend([path] if path.startswith("/usr/bin/") and not flags & os.O_PATH else [])
+        return real(self, path, flags)
+
+    (tmp_path / "usr/bin/nvidia-smi").chmod(0o757)
+    (tmp_path / "usr/bin/nvidia-persistenced").unlink()
+    os.mkfifo(tmp_path / "usr/bin/nvidia-persistenced")
+    monkeypatch.setattr(HostRoot, "open", opened)
+    found = survey.survey(root)
+    assert read == [it.path for it in found.binaries] == ["/usr/bin/nvidia-cuda-mps-control"]
+    assert [text for text in found.unknown if text.startswith("/usr/bin/nvidia-smi is left out: ")]
 
 
 def test_a_folder_that_others_may_fill_is_left_out(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def _unopened(error: int, paths: list[str], restart: Remedy) -> Finding:
         return failed("open", f"its user may not open {which}", then(*chmod, restart))
     if error == codes.ENXIO:
         # Drawing to a display alone needs its module, which no library loads from within a container.
-        fix = command("modprobe", "nvidia-modeset") if paths == [MODESET] else DOCTOR
+        fix = as_root(command("modprobe", "nvidia-modeset")) if paths == [MODESET] else DOCTOR
         return warned("open", f"its device cgroup allows {which}, and no driver answers there", fix)
     return failed("open", f"{which}: {os.strerror(error)}", KERNELS_LOG)
 

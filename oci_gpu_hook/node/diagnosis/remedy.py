@@ -3,7 +3,7 @@
 
 Each word is quoted for the shell.  A text that a container, a user or a process has chosen must not be a word, unless
 `is_name` holds for it: a name may begin with a dash, and a path may lead to what its owner wants root to run.  So a
-user's container is that user's to start again.  Pure.
+user's container is that user's to start again.  Must not name a command of another engine.  Pure.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Set
 
 from oci_gpu_hook.driver import nodes, proc, survey
-from oci_gpu_hook.driver.inventory import DriverInventory, of_this_host, read_saved
+from oci_gpu_hook.driver.inventory import DriverInventory, of_this_host
 from oci_gpu_hook.errors import ConfigError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.record import NamedTuple
@@ -36,7 +36,7 @@ class FoundVendors(NamedTuple):
 
 def nvidia(host: HostRoot, driver_root: str) -> DriverInventory:
     """The saved inventory while it is true, as only that has NVML's answer, else a new one; nothing is saved."""
-    found = read_saved(host, proc.stamp(host, driver_root)) or survey.survey(host, driver_root)
+    found = survey.read_true(host, driver_root) or survey.survey(host, driver_root)
     return of_this_host(host, found)
 
 
@@ -103,7 +103,7 @@ def _look(host: HostRoot, inventory: Callable[[Vendor], Vendor | None]) -> Found
 def proof(host: HostRoot, found: VendorState) -> str:
     """A node or a PCI function, which shows that the vendor's hardware is here, as no library does; "" for nothing.
 
-    A node that may be missing shows nothing if no other is here: /dev/infiniband/rdma_cm comes with a module alone.
+    Where its file requires nodes, one of those must be here: /dev/infiniband/rdma_cm comes with a module alone.
     """
     patterns = found.inventory.patterns
     required = [it for it in patterns if it.required]
