@@ -16,6 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oci_gpu_hook.container import restore
+from oci_gpu_hook.container.process import Process
+from oci_gpu_hook.errors import BundleError
+from oci_gpu_hook.kernel.descriptors import closing
 
 NODES = {"./nvidia0": (195, 0), "./nvidia-caps/nvidia-cap12": (511, 12), "./null": (1, 3)}
 
@@ -35,6 +38,33 @@ def archive(format: int = tarfile.GNU_FORMAT, long: int = 200) -> bytes:
             node.type, node.devmajor, node.devminor = tarfile.CHRTYPE, major, minor
             tar.addfile(node)
     return out.getvalue()
+
+
+class Stopped(Process):
+    """A process that says that its program is /bin/criu; exe: what the kernel has started."""
+
+    def __init__(self, exe: Path) -> None:
+        self.pid, self._exe = 1, exe
+
+    def program(self) -> str:
+        return "/bin/criu"
+
+    def open(self, name: str, flags: int) -> int:
+        return os.open(self._exe, flags)
+
+
+def test_roots_criu_is_the_file_that_runs_and_that_no_other_may_write_to(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir(mode=0o755)
+    tmp_path.chmod(0o755)
+    (own := tmp_path / "bin/criu").write_text("")
+    (other := tmp_path / "criu").write_text("")
+    with closing(os.open(tmp_path, os.O_PATH)) as root:
+        restore.prove(Stopped(own), root)
+        with pytest.raises(BundleError, match="is not root's CRIU"):
+            restore.prove(Stopped(other), root)
+        own.chmod(0o777)
+        with pytest.raises(BundleError, match="is not root's CRIU"):
+            restore.prove(Stopped(own), root)
 
 
 @pytest.mark.parametrize("format", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT, tarfile.USTAR_FORMAT])

@@ -7,10 +7,12 @@ The tree's top stands for the host's root here, and the user who runs this test 
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 import pytest
 
+from oci_gpu_hook.host import source
 from oci_gpu_hook.host.source import UntrustedError, open_source
 
 
@@ -68,3 +70,37 @@ def test_a_link_that_leads_round_is_an_error_and_nothing_is_nothing(host: Path) 
         content(host, "/one")
     with pytest.raises(FileNotFoundError):
         content(host, "/run/none")
+
+
+def status(kind: int, mode: int, user: int) -> os.stat_result:
+    return os.stat_result((kind | mode, 1, 1, 1, user, 0, 0, 0, 0, 0))
+
+
+FILE, LINK, SOCKET = stat.S_IFREG, stat.S_IFLNK, stat.S_IFSOCK
+
+
+@pytest.mark.parametrize(
+    ("folder", "kind", "user", "is_last", "fault"),
+    [
+        ((0, 0o755), LINK, 0, False, ""),
+        ((0, 0o755), FILE, 1001, True, ""),
+        ((0, 0o777), FILE, 0, True, "lies in a folder that others than root may write to"),
+        ((0, 0o775), FILE, 0, True, "lies in a folder that others than root may write to"),
+        ((0, 0o1777), FILE, 0, True, ""),
+        ((0, 0o1777), FILE, 1000, True, ""),
+        ((0, 0o1777), FILE, 1001, True, "is user 1001's, in a folder that others than root may write to"),
+        ((0, 0o1777), LINK, 0, False, "is a link, in a folder that others than root may write to"),
+        # A service's own socket.
+        ((1001, 0o755), SOCKET, 1001, True, ""),
+        ((1001, 0o755), SOCKET, 1001, False, "lies in a folder of user 1001's"),
+        ((1001, 0o755), FILE, 1001, True, "lies in a folder of user 1001's"),
+        ((1001, 0o777), SOCKET, 1001, True, "lies in a folder of user 1001's"),
+    ],
+)
+def test_who_could_have_led_a_path_elsewhere(
+    folder: tuple[int, int], kind: int, user: int, is_last: bool, fault: str
+) -> None:
+    """Of the owner 1000, to whom uid 0 alone is root."""
+    parent = status(stat.S_IFDIR, folder[1], folder[0])
+    said = source._fault(parent, status(kind, 0o644, user), "it", is_last, (0,), 1000)
+    assert said == (fault and f"'it' {fault}")
