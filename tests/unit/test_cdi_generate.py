@@ -43,6 +43,12 @@ def generate(host: Node, *words: object) -> list[object]:
     return ["cdi", "generate", "--host-root", host.tree, "--config", host.settings, *words]
 
 
+def test_a_dash_is_stdout(host: Node, tmp_path: Path, program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert program(*generate(host, "--output", "-")) == program(*generate(host))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_was_generated_is_removed_and_nothing_else(host: Node, tmp_path: Path, program: Program) -> None:
     ours, link = tmp_path / "ours.json", tmp_path / "link.json"
     program(*generate(host, "--output", ours))
