@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import gzip
 import io
 import json
@@ -31,6 +32,18 @@ PODS = sorted(path.name for path in (OPENSHIFT / "pods").glob("*.yaml"))
 ARCHIVE = "/usr/local/libexec/oci-gpu-hook/payload.tar.xz"
 IGNITION = shutil.which("ignition-validate")
 GPU_NODE = {"feature.node.kubernetes.io/pci-10de.present": "true"}
+
+
+@pytest.fixture(scope="session")
+def machineconfigs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that `make openshift` fills: once for all of pytest-xdist's processes, as it takes seconds."""
+    folder = tmp_path_factory.getbasetemp().parent / "machineconfigs"
+    with open(f"{folder}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            ran = subprocess.run((sys.executable, manifests.GENERATE, folder), capture_output=True, text=True)
+            assert ran.returncode == 0, ran.stderr
+    return folder
 
 
 def config_of(path: Path) -> dict[str, Any]:
