@@ -11,9 +11,11 @@ import posix
 from select import POLLIN, poll
 from signal import SIGKILL
 
+from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.kernel import alarm, syscalls
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.kernel.filetypes import is_open_to_others, is_regular
+from oci_gpu_hook.request.words import ADMINISTRATOR
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,8 +32,8 @@ _REASONS = {
 
 
 def limit(library: int, cgroup: str, limits: tuple[tuple[str, int], ...]) -> None:
-    """OSError if NVML refuses, crashes or does not answer in time.  library: libnvidia-ml, open by O_PATH; cgroup: of
-    v2; limits: bytes by PCI address.
+    """DriverError if NVML refuses, crashes or does not answer in time, OSError if the library is not root's alone.
+    library: libnvidia-ml, open by O_PATH; cgroup: of v2; limits: bytes by PCI address.
     """
     status = posix.fstat(library)
     if not is_regular(status) or is_open_to_others(status):
@@ -49,7 +51,8 @@ def limit(library: int, cgroup: str, limits: tuple[tuple[str, int], ...]) -> Non
         # One that hangs in the driver, as it may at its end too, ends when that lets it go: none is waited for.
         posix.kill(child, SIGKILL)
     if said != _DONE:
-        raise OSError(said.decode(errors="replace") or "libnvidia-ml crashed")
+        why = said.decode(errors="replace") or "libnvidia-ml crashed"
+        raise DriverError(f"cannot limit the memory of the devices (NVML): {why}", f"of gpu-memory-by {ADMINISTRATOR}")
 
 
 def _end(answer: int, library: int, cgroup: str, limits: tuple[tuple[str, int], ...]) -> NoReturn:

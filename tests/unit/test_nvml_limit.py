@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import posix
+import re
 import signal
 import subprocess
 import time
@@ -16,6 +17,7 @@ import pytest
 
 from oci_gpu_hook.changes import nvmllimit
 from oci_gpu_hook.changes.tree import Undo
+from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.operations import LimitMemory
 
@@ -85,20 +87,22 @@ def test_each_gpu_gets_its_hard_limit_and_no_soft_one(made: Made, tmp_path: Path
         ({"SET_GIVES": "3"}, "nvmlDeviceSetMemoryLimits_v1 gives 3: the driver counts no memory here"),
         ({"SET_GIVES": "6"}, "gives 6: the driver does not find the GPU or the cgroup"),
         ({"AT_INIT": "return 9"}, "nvmlInit_v2 gives 9$"),
-        ({"AT_INIT": "abort()"}, "^libnvidia-ml crashed$"),
-        ({"AT_INIT": "_exit(0)"}, "^libnvidia-ml crashed$"),
+        ({"AT_INIT": "abort()"}, ": libnvidia-ml crashed$"),
+        ({"AT_INIT": "_exit(0)"}, ": libnvidia-ml crashed$"),
         ({"GET_HAS": "~0ULL"}, f"has taken {4 << 30} bytes as the limit of {ADDRESS}, and says {(1 << 64) - 1}"),
-        ({"OLD": "1"}, "^this driver's NVML limits no memory: it does from R615 on$"),
+        ({"OLD": "1"}, ": this driver's NVML limits no memory: it does from R615 on$"),
     ],
 )
 def test_what_nvml_does_not_do_is_said(made: Made, faults: dict[str, str], why: str) -> None:
-    with pytest.raises(OSError, match=why):
+    with pytest.raises(DriverError) as caught:
         nvmllimit.limit(made(**faults), CGROUP, LIMITS[:1])
+    assert re.search(why, caught.value.message)
+    assert "gpu-memory-by" in caught.value.hint
 
 
 def test_an_nvml_that_hangs_is_killed(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvmllimit, "_SECONDS", 0.1)
-    with pytest.raises(OSError, match="NVML has not answered in 20 seconds"):
+    with pytest.raises(DriverError, match="NVML has not answered in 20 seconds"):
         nvmllimit.limit(made(AT_INIT="pause()"), CGROUP, LIMITS)
     _, status = os.wait()
     assert os.WTERMSIG(status) == signal.SIGKILL
@@ -116,7 +120,7 @@ def test_one_whose_end_hangs_is_not_waited_for(made: Made, tmp_path: Path) -> No
 def test_the_child_ends_though_the_start_was_killed(made: Made, tmp_path: Path) -> None:
     """By a limit of its own, and it keeps no folder of an engine's."""
     look = f'system("readlink /proc/$PPID/cwd >{tmp_path}/cwd"); alarms = alarm(0)'
-    with pytest.raises(OSError, match=r"^nvmlInit_v2 gives (29|30)$"):
+    with pytest.raises(DriverError, match=r"nvmlInit_v2 gives (29|30) "):
         nvmllimit.limit(made(AT_INIT=f"{look}; return alarms"), CGROUP, LIMITS)
     assert (tmp_path / "cwd").read_text() == "/\n"
 
