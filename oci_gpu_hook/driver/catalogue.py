@@ -72,7 +72,8 @@ ELSEWHERE = (("libnvidia-allocator", "gbm", "nvidia-drm_gbm.so", _DRAWING),)
 # Library, and the capability that does not work without it: a driver that lacks one of these is half installed.
 REQUIRED = (("libnvidia-ml", "utility"), ("libcuda", "compute"))
 
-# Programs and configuration lie below a container's folder, and come from the first of these folders that has the file.
+# Programs and configuration lie below a container's folder, and come from the first of these folders that has the file;
+# `files.binaries` adds more to these.
 BINARIES = _each(
     (_UTILITY, ("nvidia-smi", "nvidia-debugdump", "nvidia-persistenced")),
     (_UTILITY, ("nv-fabricmanager", "nvidia-imex", "nvidia-imex-ctl")),
