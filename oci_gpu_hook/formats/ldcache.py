@@ -277,7 +277,7 @@ def _put_in_order(table: Table, ours: int, *, unsigned: bool) -> list[bytes]:
     """The rows as pieces, where those behind the first `ours` are in order: ours are put in by bisection."""
     keys = _keys(table.part(0, ours), unsigned=unsigned)
     known: dict[int, bytes] = {}
-    pieces, first = [], ours
+    pieces, first, rows = [], ours, table.rows
     for row in sorted(range(ours), key=keys.__getitem__, reverse=True):
         low, high = ours, len(table.names)
         while low < high:
@@ -290,9 +290,9 @@ def _put_in_order(table: Table, ours: int, *, unsigned: bool) -> list[bytes]:
                 high = middle
         # If theirs are not in order after all, none is lost.
         low = max(first, low)
-        pieces += [table.part(first, low).rows, table.part(row, row + 1).rows]
+        pieces += [rows[_ROW_SIZE * first : _ROW_SIZE * low], rows[_ROW_SIZE * row : _ROW_SIZE * row + _ROW_SIZE]]
         first = low
-    return [*pieces, table.part(first, len(table.names)).rows]
+    return [*pieces, rows[_ROW_SIZE * first :]]
 
 
 def _cut(table: Table, rows: list[int]) -> Table:
