@@ -281,10 +281,10 @@ def stale(host: HostRoot, document: dict[str, Any]) -> tuple[str, str]:
 def write(path: str, document: dict[str, Any]) -> None:
     """Whole or not at all: engines may read it at any moment.  UsageError if it is not ours, or of other devices."""
     if found := _own(path):
-        there, ours = cdispecs.origin_of(found), cdispecs.origin_of(document)
-        if (there.vendor, there.kind) != (ours.vendor, ours.kind):
-            whose = there.kind or (quoted(there.vendor) if there.vendor else "NVIDIA's GPUs")
-            raise UsageError(f"{path} is there and is the CDI spec of {whose}", "give another --output")
+        # A vendor may give its kind another name.
+        there, ours = [cdispecs.origin_of(it).vendor or it.get("kind") for it in (found, document)]
+        if there != ours:
+            raise UsageError(f"{path} is there and is the CDI spec of {quoted(there)}", "give another --output")
     # Engines read only names that end in .yaml or .json, and so not the temporary file.
     outputfile.write(path, spec_of.text(document))
 

@@ -135,7 +135,9 @@ def test_a_spec_takes_the_place_of_its_own_kind_alone(program: Program, bare: No
     file = tmp_path / "spec.yaml"
     nvidias, acmes = (generate(bare, "--output", file), generate(bare, "--vendor", FLAG, "--output", file))
     program(*nvidias)
-    assert f"{file} is there and is the CDI spec of NVIDIA's GPUs" in program.mistake(2, *acmes)
+    assert f"{file} is there and is the CDI spec of 'nvidia.com/gpu'" in program.mistake(2, *acmes)
+    management = program.mistake(2, *generate(bare, "--kind", "management", "--output", file))
+    assert f"{file} is there and is the CDI spec of 'nvidia.com/gpu'" in management
     program(*nvidias)
     file.unlink()
     assert program(*acmes) == f"wrote {file}: 1 device\n"
