@@ -16,7 +16,13 @@ from oci_gpu_hook.node.machine import outputfile
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="a folder can only be given away as root")
 
 
-def test_a_file_is_for_all_to_read_and_its_folders_are_as_the_umask_says(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", [pytest.param(0o755, marks=as_root), 0o700])
+def test_a_file_and_roots_new_folders_are_for_all_to_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int
+) -> None:
+    """A user's new folders are as his umask says."""
+    if mode == 0o700:
+        monkeypatch.setattr(os, "geteuid", lambda: 1000)
     path = tmp_path / "a/b/x.prom"
     old = os.umask(0o077)
     try:
@@ -24,7 +30,7 @@ def test_a_file_is_for_all_to_read_and_its_folders_are_as_the_umask_says(tmp_pat
     finally:
         os.umask(old)
     assert path.read_text() == "é\n" and path.stat().st_mode & 0o7777 == 0o644
-    assert path.parent.stat().st_mode & 0o777 == 0o700
+    assert {it.stat().st_mode & 0o777 for it in (path.parent, path.parents[1])} == {mode}
     assert os.listdir(path.parent) == ["x.prom"]
     assert outputfile.remove(str(path)) and not outputfile.remove(str(path))
     assert not outputfile.remove(str(tmp_path / "none/x"))

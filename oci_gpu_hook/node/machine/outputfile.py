@@ -94,6 +94,9 @@ def folder(path: str, find: Callable[[str], int]) -> Iterator[int]:
                 os.mkdir(name, 0o755, dir_fd=parent)
                 is_made = True
             with closing(find(path)) as fd:
+                if is_made and os.geteuid() == 0:
+                    # Engines of users read it too, whatever root's umask is.
+                    os.chmod(f"/proc/self/fd/{fd}", 0o755)
                 yield fd
         except BaseException:
             # Somebody else may have put something there.
