@@ -384,6 +384,66 @@ def test_which_line_containerd_needs_is_told(program: Program, tree: Path, impor
     assert file.read_text() == text
 
 
+def test_what_containerd_imports_counts_wherever_it_lies_and_nothing_else(program: Program, tree: Path) -> None:
+    """Also what a file imports that is imported."""
+    for version, name in ((2, "grpc.v1.cri"), (3, "cri.v1.runtime")):
+        runc = (
+            f"version = {version}\n{RUNTIME.format(name, 'runc')}{OPTIONS.format(name, 'runc')}SystemdCgroup = true\n"
+        )
+        planted(tree, CONTAINERD, f"version = {version}\nimports = ['/srv/*.toml', '/etc/containerd/conf.d/*.toml']\n")
+        planted(tree, "srv/1.toml", f"version = {version}\nimports = ['more/2.toml']\n")
+        planted(tree, "srv/more/2.toml", runc)
+        planted(tree, "etc/containerd/config.d/9.toml", runc.replace("SystemdCgroup", "NoPivotRoot"))
+        if version == 2:
+            program(*words(tree, "containerd"), code=4)
+            assert "containerd 1 would lose what /srv/more/2.toml has" in program.err
+        else:
+            program(*words(tree, "containerd"))
+            assert "SystemdCgroup = true" in containerd(tree) and "NoPivotRoot" not in containerd(tree)
+
+
+def test_a_virtual_machines_shim_is_not_what_ours_is_made_like(program: Program, tree: Path) -> None:
+    name = "cri.v1.runtime"
+    kata = (
+        RUNTIME.format(name, "kata").replace("runc.v2", "kata.v2")
+        + f"{OPTIONS.format(name, 'kata')}ConfigPath = '/x'\n"
+    )
+    default = f"[plugins.'io.containerd.{name}'.containerd]\ndefault_runtime_name = 'kata'\n"
+    planted(tree, CONTAINERD, f"version = 3\n{IMPORTS}{default}{kata}")
+    program(*words(tree, "containerd"))
+    assert "kata" not in containerd(tree) and "ConfigPath" not in containerd(tree)
+
+
+def test_a_file_that_is_read_later_and_has_our_keys_is_told(program: Program, tree: Path) -> None:
+    name = "cri.v1.runtime"
+    later = {
+        "podman": (
+            "etc/containers/containers.conf.d/99-site.conf",
+            "[engine]\nhooks_dir = ['/usr']\nruntime = 'crun'\n",
+        ),
+        "crio": ("etc/crio/crio.conf.d/99-site.conf", "[crio.runtime]\nhooks_dir = ['/usr']\n"),
+        "containerd": (
+            "etc/containerd/conf.d/99-site.toml",
+            f"[plugins.'io.containerd.{name}'.containerd]\ndefault_runtime_name = 'runc'\n",
+        ),
+    }
+    planted(tree, CONTAINERD, f"version = 3\n{IMPORTS}")
+    for engine, (path, text) in later.items():
+        file = planted(tree, path, text)
+        program(*words(tree, engine, *(["--set-as-default"] if engine != "crio" else [])))
+        assert program.err.count(f"/{path} has ") == (2 if engine == "podman" else 1)
+        assert ": rename one of them\n" in program.err
+        file.rename(file.with_name(f"10-{file.name}"))
+        program(*words(tree, engine, *(["--set-as-default"] if engine != "crio" else [])))
+        assert "rename" not in program.err
+
+
+def test_a_containerds_file_that_is_there_and_not_to_be_read_is_not_made_anew(program: Program, tree: Path) -> None:
+    (tree / CONTAINERD).mkdir(parents=True)
+    said = program.mistake(4, *words(tree, "containerd"))
+    assert "cannot be read (run it as root" in said and "containerd config default" not in said
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -393,6 +453,8 @@ def test_which_line_containerd_needs_is_told(program: Program, tree: Path, impor
         ('version = "3"\n', "has version '3'"),
         ("version = [3]\n", "has version [3]"),
         ("version = 3\n[", f"cannot read /{CONTAINERD}: "),
+        ("version = 3\nimports = ['/etc/*.d/*.toml']\n", "cannot read /etc/*.d/*.toml: a pattern of folders"),
+        (f"{'.'.join('a' * 3000)} = 1\n", f"cannot read /{CONTAINERD}: it is nested too deep"),
         (f"version = 3\n{RUNTIME.format('cri.v1.runtime', 'nvidia')}", "runtimes.nvidia' in"),
     ],
 )
@@ -492,6 +554,24 @@ def test_crio_gets_our_folder_beside_its_own_and_a_runtime(program: Program, tre
     assert "'crio.runtime.runtimes.nvidia' in" in program.mistake(4, *words(tree, "crio", "--name", "nvidia"))
 
 
+@pytest.mark.parametrize("said", ["default_runtime = 'crun'\n", ""])
+def test_crios_runtime_is_like_the_default_one(program: Program, tree: Path, said: str) -> None:
+    """Its packages have conmon and the runtimes in a folder that is not in PATH."""
+    crun = '[crio.runtime.runtimes.crun]\nruntime_path = "/usr/libexec/crio/crun"\nruntime_root = "/run/crun"\n'
+    crun += 'monitor_path = "/usr/libexec/crio/conmon"\nmonitor_env = ["PATH=/x"]\nallowed_annotations = ["a"]\n'
+    runc = '[crio.runtime.runtimes.runc]\nruntime_path = "/usr/libexec/crio/runc"\n'
+    planted(tree, "etc/crio/crio.conf.d/10-crio.conf", f"[crio.runtime]\n{said}{runc}{crun}")
+    program(*words(tree, "crio", "--name", "nvidia"))
+    assert "runtime = /usr/libexec/crio/crun" in program.err
+    ours = installed.parse_toml((tree / CRIO).read_bytes())["crio"]["runtime"]["runtimes"]["nvidia"]
+    wanted = installed.parse_toml(crun.encode())["crio"]["runtime"]["runtimes"]["crun"]
+    assert ours == {**wanted, "runtime_path": "/usr/bin/oci-gpu-runtime"}
+    kata = '[crio.runtime]\ndefault_runtime = "kata"\n[crio.runtime.runtimes.kata]\nruntime_type = "vm"\n'
+    planted(tree, "etc/crio/crio.conf.d/20-kata.conf", f"{kata}runtime_path = '/usr/bin/containerd-shim-kata-v2'\n")
+    program(*words(tree, "crio", "--name", "nvidia"))
+    assert "kata" not in (tree / CRIO).read_text() + program.err
+
+
 PODMAN = "etc/containers/containers.conf.d/99-oci-gpu-hook.conf"
 HOOKS = "/usr/share/containers/oci/hooks.d"
 
@@ -522,6 +602,11 @@ def test_podman_gets_our_runtime_in_front_of_its_own(program: Program, tree: Pat
         "runtimes": {"oci-gpu-runtime": ["/usr/bin/oci-gpu-runtime"]},
     }
     assert program(*configure).startswith("nothing to do")
+    program(*words(tree, "podman", "--remove"))
+    assert "made with oci-gpu-runtime cannot be started once podman knows no such runtime" in program.err
+    planted(tree, "etc/containers/containers.conf", '[engine]\nruntime = "/usr/bin/nvidia-container-runtime"\n')
+    program(*configure)
+    assert "NVIDIA's: ours does its work" in program.err and "so that ours starts it" not in program.err
     planted(tree, "etc/containers/containers.conf", '[engine]\nruntime = "/usr/bin/oci-gpu-runtime"\n')
     program(*configure)
     assert "runtime" not in installed.parse_toml((tree / PODMAN).read_bytes())["engine"]
@@ -538,10 +623,22 @@ def test_podman_for_one_user(program: Program, tree: Path) -> None:
     program(*words(tree, "podman", "--user"))
     assert installed.parse_toml((tree / place[1:]).read_bytes())["engine"] == {"hooks_dir": ["/srv", HOOKS]}
     program(*words(tree, "podman", "--user", "--remove"))
+    assert program.err == ""
     planted(tree, PODMAN, f'[engine]\nhooks_dir = ["{HOOKS}"]\n')
     planted(tree, "homes/user/.config/containers/containers.conf", "")
     assert program(*words(tree, "podman", "--user")) == f"nothing to do in {place}\n"
     assert program.err == f"podman looks for hooks in {HOOKS}, by /{PODMAN}\n"
+
+
+@pytest.mark.usefixtures("user")
+def test_what_is_in_a_path_is_not_in_the_way(program: Program, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A home whose name ends in .d, and a folder whose name has a letter that TOML does not take as it is."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/homes/u.d/.config")
+    (tree / "srv\x7f").mkdir()
+    planted(tree, "homes/u.d/.config/containers/containers.conf", '[engine]\nhooks_dir = ["/srv\\u007f"]\n')
+    program(*words(tree, "podman", "--user"))
+    ours = (tree / "homes/u.d/.config/containers/containers.conf.d/99-oci-gpu-hook.conf").read_bytes()
+    assert installed.parse_toml(ours)["engine"] == {"hooks_dir": ["/srv\x7f", HOOKS]}
 
 
 @pytest.mark.parametrize(("engine", "file"), [("podman", PODMAN), ("crio", CRIO), ("containerd", CONTAINERDS_OURS)])

@@ -108,9 +108,7 @@ def test_selinux_that_cannot_be_asked_is_no_failure(tmp_path: Path, monkeypatch:
         ("it may not", True, FAIL, "it may not"),
     ],
 )
-def test_ebpf(
-    refusal: str | None, as_root: bool, level: str, words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ebpf(refusal: str | None, as_root: bool, level: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 0 if as_root else 1000)
     found = systemcheck.ebpf(refusal)
     assert found.level == level

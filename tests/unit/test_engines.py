@@ -66,7 +66,12 @@ CRI = '[plugins."io.containerd.grpc.v1.cri"]\n'
         ),
         ({CONTAINERD: f"{CRI}cdi_spec_dirs = 7\n"}, {"cdi-spec-dirs": []}, {"containerd": (USUAL, "")}),
         (
-            {CONTAINERD: f"{CRI}enable_cdi = false\n", "/etc/containerd/conf.d/1.toml": f"{CRI}enable_cdi = true\n"},
+            {
+                CONTAINERD: f"imports = ['conf.d/*.toml']\n{CRI}enable_cdi = false\n",
+                "/etc/containerd/conf.d/1.toml": f"{CRI}enable_cdi = true\n",
+                "/etc/containerd/conf.d/2.toml": "imports = ['1.toml', '/etc/containerd/config.toml', '/no']\n",
+                "/etc/containerd/others/1.toml": f"{CRI}enable_cdi = false\n",
+            },
             {"cdi-spec-dirs": ["/a\0b", "/a\ud800", "x" * 5000, "/a" * 5000, "/ok"]},
             {"containerd": (USUAL, ""), "Docker": (("/a\0b", "/a\ud800", "/ok"), DOCKER)},
         ),

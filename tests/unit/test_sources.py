@@ -135,9 +135,7 @@ ASKS: list[tuple[Inputs, Settings, str, tuple[str, ...]]] = [
 
 
 @pytest.mark.parametrize(("inputs", "settings", "source", "expected"), ASKS, ids=range(len(ASKS)))
-def test_a_place_that_names_devices(
-    inputs: Inputs, settings: Settings, source: str, expected: tuple[str, ...]
-) -> None:
+def test_a_place_that_names_devices(inputs: Inputs, settings: Settings, source: str, expected: tuple[str, ...]) -> None:
     found = request_of(inputs, settings)
     assert (found.source, found.words()) == (source, expected)
 
@@ -292,9 +290,7 @@ OWN = {"cdi.k8s.io/nvidia-device-plugin_x": "nvidia.com/gpu=1", "io.kubernetes.c
         (POD, ("all",)),
     ],
 )
-def test_of_a_pods_annotations_the_containers_own_ask(
-    annotations: dict[str, str], expected: tuple[str, ...]
-) -> None:
+def test_of_a_pods_annotations_the_containers_own_ask(annotations: dict[str, str], expected: tuple[str, ...]) -> None:
     """CRI-O hands hooks the pod's at each of its containers; who tells nothing apart means the container's."""
     inputs = annotated({}, annotations)
     found, notes = parse_request(inputs, PLAIN_SETTINGS)

@@ -16,8 +16,8 @@ class EngineKind(NamedTuple):
     name: as people write it; programs: of which one is there where it is installed; caller: a file of its own that
     calls nvidia-container-cli.
 
-    files: its settings in TOML, in the order in which it reads them; table: of hooks_dir, if it reads hooks.d; default:
-    the key of the runtime of containers that name none.
+    files: its settings in TOML, in the order in which it reads them, without those that containerd's import; table: of
+    hooks_dir, if it reads hooks.d; default: the key of the runtime of containers that name none.
 
     word, options: what `configure` calls it, and its options for it; ours: the file that this writes, below a user's
     ~/.config instead of /etc with --user; unit: the service that reads it.
@@ -87,7 +87,6 @@ CONTAINERD = EngineKind(
     ("containerd", "k3s", "rke2"),  # the latter two bring their own, and write its settings
     files=(
         "/etc/containerd/config.toml",
-        "/etc/containerd/conf.d/*.toml",
         "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
         "/var/lib/rancher/rke2/agent/etc/containerd/config.toml",
     ),

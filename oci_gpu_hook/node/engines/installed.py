@@ -8,11 +8,12 @@ containers.conf(5), crio.conf(5), oci-hooks(5), Docker's daemon.json, containerd
 from __future__ import annotations
 
 import importlib
+import posixpath
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from oci_gpu_hook.formats import jsontext
+from oci_gpu_hook.formats import glob, jsontext
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_regular
 from oci_gpu_hook.node.engines.enginekinds import CONTAINERD, DOCKER, ENGINES, EngineKind
@@ -86,6 +87,7 @@ _PROGRAM_FOLDERS = ("/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"
 RESOURCES, MAX_SHARES = "node-generic-resources", 100
 # Far above what anybody writes.
 _LARGEST = 1 << 20
+_MAX_IMPORTS = 64
 _LONGEST_PATH = 4096  # PATH_MAX
 _SPECS, _IS_ON = "cdi_spec_dirs", "enable_cdi"
 
@@ -105,7 +107,7 @@ def shims(host: HostRoot, engines: tuple[Engine, ...]) -> list[Runtime]:
     with suppress(ValueError):
         named = [*of_docker(host, docker_settings(host)), *named]
     of_readers = [item for engine in engines for item in engine.shims]
-    return of_readers + [item for item in named if _is_nvidias(host, item.program)]
+    return of_readers + [item for item in named if is_nvidias(host, item.program)]
 
 
 def find_program(host: HostRoot, name: str, folders: tuple[str, ...] = _PROGRAM_FOLDERS) -> str:
@@ -128,8 +130,8 @@ def _engine(host: HostRoot, kind: EngineKind) -> Engine:
     runtime, file = merged.get(f"{table}.{kind.default}", ("", ""))
     # For each runtime CRI-O has a table, and podman a list of paths.
     of_runtimes = [(key[len(runtimes) :], item) for key, item in merged.items() if key.startswith(runtimes)]
-    nvidias = {key.partition(".")[0]: at for key, (value, at) in of_runtimes if _is_nvidias(host, value)}
-    if _is_nvidias(host, runtime):
+    nvidias = {key.partition(".")[0]: at for key, (value, at) in of_runtimes if is_nvidias(host, value)}
+    if is_nvidias(host, runtime):
         nvidias[str(runtime)] = file
     shims = tuple([Runtime(name, at, item, item == runtime) for item, at in nvidias.items()])
     return Engine(name, *hook_folders(kind, files), str(runtime), shims)
@@ -185,7 +187,7 @@ def of_containerd(host: HostRoot) -> list[Runtime]:
     return [runtime_of(host, CONTAINERD.name, file, name, its, default) for name, (file, its) in found.items()]
 
 
-def _is_nvidias(host: HostRoot, value: object) -> bool:
+def is_nvidias(host: HostRoot, value: object) -> bool:
     """Whether a runtime's path, or one of several, is NVIDIA's runtime, and no link to ours by its name."""
     paths = [str(path) for path in (value if isinstance(value, list) else [value])]
     return any([_SHIM in path and not is_ours(host, path) for path in paths])
@@ -205,17 +207,32 @@ def contents(
     host: HostRoot, kind: EngineKind, more: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, dict[str, Any] | Exception]]:
     """Each file of an engine's that exists, with its values, or why it cannot be read; more: a user's files."""
-    for file in (*kind.files, *more):
-        folder, star, ending = file.partition("/*")
-        names = [name for name in host.names(folder) if name.endswith(ending)] if star else []
-        for path in [f"{folder}/{name}" for name in names] if star else [file]:
+    patterns, seen = [*kind.files, *more], set()
+    for pattern in patterns:
+        folder, _, name = pattern.rpartition("/")
+        if glob.is_pattern(folder):
+            yield pattern, MalformedToml("a pattern of folders is not followed")
+        names = [it for it in host.names(folder) if glob.matches(name, it)] if glob.is_pattern(name) else [name]
+        for path in [path for it in names if (path := f"{folder}/{it}") not in seen]:
+            seen.add(path)
             # A link may lead to a file of a user's.
             data = foreignfile.read_file(host, path, _LARGEST)
             if data is not None:
-                try:
-                    yield path, dict(_flat(parse_toml(data), ""))
-                except (MalformedToml, NoParser) as err:
-                    yield path, err
+                values = _values(data)
+                yield path, values
+                # containerd's, which reads these behind all others (containerd-config.toml(5)).
+                found = values.get("imports") if isinstance(values, dict) and kind == CONTAINERD else None
+                imports = [item for item in found if isinstance(item, str)] if isinstance(found, list) else []
+                patterns += [posixpath.join(folder, item) for item in imports][: max(0, _MAX_IMPORTS - len(patterns))]
+
+
+def _values(data: bytes) -> dict[str, Any] | Exception:
+    try:
+        return dict(_flat(parse_toml(data), ""))
+    except (MalformedToml, NoParser) as err:
+        return err
+    except RecursionError:
+        return MalformedToml("it is nested too deep")
 
 
 def parse_toml(data: bytes) -> dict[str, Any]:

@@ -29,7 +29,6 @@ _CONFIG = CONTAINERD.files[0]
 _RANCHERS = re.compile(r"(/var/lib/rancher/(k3s|rke2)/agent/etc/containerd)/config(-v3)?\.toml(\.tmpl)?")
 _BASE = '{{ template "base" . }}\n'
 _MARK = "# Written by 'oci-gpu-hook configure {}', whose --remove takes this file away.\n"
-_BY_DEFAULT = f"{{0}} {{1}} by default: so that ours starts it, set in {SETTINGS}: runtime = {{1}}"
 _SHIM = "io.containerd.runc.v2"
 # By the version of containerd's files: the plugin that runs pods.
 _PLUGINS = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime", 4: "io.containerd.cri.v1.runtime"}
@@ -68,8 +67,10 @@ def containerd(host: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change
     rancher = _RANCHERS.fullmatch(file.path)
     if rancher:
         return _rancher(host, file, asked, rancher[1], rancher[2])
-    files = [item for item in _settings(host, CONTAINERD, file) if item[0].startswith("/etc/containerd/")]
+    files = [item for item in _settings(host, CONTAINERD, file) if not item[0].startswith("/var/lib/rancher/")]
     main = dict(files).get(_CONFIG)
+    if main is None and host.stat(_CONFIG) is not None:
+        raise ConfigError(f"{_CONFIG} cannot be read", "run it as root; it must be a regular file")
     if main is None:
         raise ConfigError(f"there is no {_CONFIG} to read drop-ins", f"make it: containerd config default >{_CONFIG}")
     version = main.get("version", 1)
@@ -101,6 +102,7 @@ def containerd(host: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change
     if not any([PurePosixPath(CONTAINERD.ours).match(pattern) for pattern in read]):
         line = f"imports = {_value([*imports, f'{posixpath.dirname(CONTAINERD.ours)}/*.toml'])}"
         told.append(f"containerd reads it once {_CONFIG} has this line ahead of its tables: {line}")
+    told += _later(files, file, tables)
     return Change(f"{_MARK.format(CONTAINERD.word)}version = {version}\n{_toml(tables)}", tuple(told))
 
 
@@ -111,9 +113,10 @@ def _runtime(host: HostRoot, files: Files, plugin: str, asked: WantedRuntime) ->
         return [], []
     merged = _merged(files)
     default = str(merged.get(f"plugins.{plugin}.containerd.default_runtime_name") or "runc")
+    if merged.get(f"{runtimes}.{default}.runtime_type", _SHIM) != _SHIM:
+        default = "runc"  # a virtual machine's shim starts no runtime
     options = _plain(merged, f"{runtimes}.{default}.options")
-    real = str(options.get("BinaryName", ""))
-    told = [_BY_DEFAULT.format("pods have", real)] if real and not installed.is_ours(host, real) else []
+    told = _by_default(host, "pods have", str(options.get("BinaryName", "")))
     table = {"runtime_type": _SHIM, **_plain(merged, f"{runtimes}.{default}")}
     return [(ours, table), (f"{ours}.options", {**options, "BinaryName": asked.program})], told
 
@@ -125,11 +128,28 @@ def crio(host: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
     tables: list[Table] = []
     if HOOKS_FOLDER not in folders:
         tables.append(("crio.runtime", {"hooks_dir": [*folders, HOOKS_FOLDER]}))
-    if asked.is_named and not _is_there(host, files, f"crio.runtime.runtimes.{asked.name}", "runtime_path"):
-        tables.append((f'crio.runtime.runtimes."{asked.name}"', {"runtime_path": asked.program}))
+    ours, told = _crios_runtime(host, files, asked) if asked.is_named else ([], [])
+    tables += ours
     if not tables:
         return Change(file.text, (f"CRI-O looks for hooks in {HOOKS_FOLDER}",))
-    return Change(_MARK.format(CRIO.word) + _toml(tables))
+    return Change(_MARK.format(CRIO.word) + _toml(tables), (*told, *_later(files, file, tables)))
+
+
+def _crios_runtime(host: HostRoot, files: Files, asked: WantedRuntime) -> tuple[list[Table], list[str]]:
+    """As `_runtime`.  CRI-O's packages have conmon and the runtimes in a folder that is not in PATH, so that it would
+    not start with a runtime that does not say where they are.
+    """
+    runtimes = "crio.runtime.runtimes"
+    if _is_there(host, files, f"{runtimes}.{asked.name}", "runtime_path"):
+        return [], []
+    merged = _merged(files)
+    # If no file says it, crun since 1.31, and runc before.
+    by_itself = "crun" if f"{runtimes}.crun.runtime_path" in merged else "runc"
+    default = _plain(merged, f"{runtimes}.{merged.get('crio.runtime.default_runtime') or by_itself}")
+    if default.get("runtime_type") in ("vm", "pod"):
+        default = {}  # these start no runtime
+    told = _by_default(host, "pods have", str(default.get("runtime_path", "")))
+    return [(f'{runtimes}."{asked.name}"', {**default, "runtime_path": asked.program})], told
 
 
 def podman(host: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
@@ -139,7 +159,7 @@ def podman(host: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
     engine: dict[str, Any] = {}
     tables: list[Table] = [("engine", engine)]
     told = []
-    base = file.path.partition(".d/")[0]
+    base = file.path.rpartition(".d/")[0]
     files = _settings(host, PODMAN, file, (base, f"{base}.d/*.conf") if file.is_users else ())
     folders, by = installed.hook_folders(PODMAN, files)
     if by and HOOKS_FOLDER in folders:
@@ -156,13 +176,16 @@ def podman(host: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
         engine["runtime"] = asked.name
         tables.append(("engine.runtimes", {asked.name: [asked.program]}))
         real = runtime if runtime.startswith("/") else installed.find_program(host, runtime or "crun")
-        told += [_BY_DEFAULT.format("podman has", real)] if real else []
+        told += _by_default(host, "podman has", real)
+    told += _later(files, file, tables)
     return Change(_MARK.format(PODMAN.word) + _toml(tables) if engine else file.text, tuple(told))
 
 
 def without_drop_in(_root: HostRoot, file: EngineFile, _asked: WantedRuntime) -> Change:
     _check_own(file)
-    return Change("")
+    # podman keeps with a container the name of its runtime.
+    kept = f"containers that were made with {installed.RUNTIME} cannot be started once podman knows no such runtime"
+    return Change("", (kept,) if "[engine.runtimes]" in file.text else ())
 
 
 # Of each engine that has settings for us: its file with our part, and without it.
@@ -192,6 +215,24 @@ def _settings(host: HostRoot, kind: EngineKind, own: EngineFile, more: tuple[str
     return found
 
 
+def _by_default(host: HostRoot, has: str, real: str) -> list[str]:
+    """What is to be said of the runtime that containers have without ours, which ours is to start."""
+    if not real or installed.is_ours(host, real):
+        return []
+    if installed.is_nvidias(host, real):
+        return [f"{has} {real} by default, NVIDIA's: ours does its work, and starts runc or crun"]
+    return [f"{has} {real} by default: so that ours starts it, set in {SETTINGS}: runtime = {real}"]
+
+
+def _later(files: Files, own: EngineFile, tables: list[Table]) -> list[str]:
+    """A sentence for each key of ours that a file of the same folder has, which is read after our own."""
+    keys = [f"{header}.{key}".replace('"', "") for header, row in tables for key in row]
+    folder = f"{own.path.rpartition('/')[0]}/"
+    behind = [(path, values) for path, values in files if path.startswith(folder) and path > own.path]
+    found = [(path, key) for path, values in behind for key in keys if key in values]
+    return [f"{path} has {key} too, and is read after {own.path}: rename one of them" for path, key in found]
+
+
 def _merged(files: Files) -> dict[str, Any]:
     """Of a key that several files have the last one counts."""
     return {key: value for _, values in files for key, value in values.items()}
@@ -219,5 +260,5 @@ def _toml(tables: list[Table]) -> str:
 
 
 def _value(value: object) -> str:
-    # TOML writes these as JSON does, but for surrogates.
-    return json.dumps(value, ensure_ascii=False)
+    # TOML writes these as JSON does, but for surrogates and DEL.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
