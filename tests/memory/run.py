@@ -29,7 +29,7 @@ VENDORS = ("amd",)
 FAULTS = {
     "controller": Fault("changes/dmem.py", '_write(cgroup, _CONTROLLERS, "+dmem")', "pass"),
     "inner": Fault("changes/dmem.py", "cgroups[len(above) :]", "cgroups[len(above) :][:1]"),
-    "region": Fault("planning/memoryshare.py", ".get(held.address, {})", ".get(min(self.regions or [""]), {})"),
+    "region": Fault("planning/memoryshare.py", ".get(held.address, {})", ".get(min(self.regions or ['']), {})"),
 }
 
 
