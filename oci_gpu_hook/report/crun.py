@@ -27,11 +27,12 @@ _LARGEST_LOG = 1 << 16
 
 def bundle_of(state: State) -> str:
     """Of a state that says ``/`` the bundle, or the folder of crun's copy of its config.json; "" for none."""
-    words, folders = _command_line(), ["/"]
+    words, folders = _command_line(), []
     # If another program stands between crun and the hook, its words do not name the container.
     if state.id in words:
         folders += [_option(words, "--bundle", "-b"), f"{_option(words, '--root') or '/run/crun'}/{state.id}"]
-    there = [it for it in folders if it.startswith("/") and posix.access(f"{it}/config.json", posix.F_OK)]
+    # "/" comes last: the host may have a file of that name.
+    there = [it for it in (*folders, "/") if it.startswith("/") and posix.access(f"{it}/config.json", posix.F_OK)]
     return there[0] if there else ""
 
 

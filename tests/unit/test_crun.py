@@ -86,9 +86,12 @@ def test_where_nobody_tells_only_a_request_stops(proc: dict[str, bytes], capfd: 
             hook.start(Progress(), state, asking.options(words))
 
 
-def test_a_bundle_that_is_there_is_believed(proc: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hosts_own_config_json_is_believed_last(proc: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(posix, "access", lambda *_: True)
-    assert crun.bundle_of(lost()) == "/"
+    line = f"/proc/{PARENT}/cmdline"
+    for words, bundle in (("run --bundle /b c1", "/b"), ("run c1", "/run/crun/c1"), ("run other", "/")):
+        proc[line] = f"crun {words}".replace(" ", "\0").encode()
+        assert crun.bundle_of(lost()) == bundle
 
 
 # A process by the name of crun, which starts a hook as crun does, and says what crun does once that has failed.
