@@ -88,7 +88,7 @@ def _meant(path: str, fd: int, id: int, own: dict[int, str], owner: int = 0) -> 
     # /dev is the first, and of most roots all that is looked at.
     if not any(_lies_on(fd, name) for name in own.values()) and not _is_roots(path, fd, owner):
         raise _not_the_root(path, "others than root can exchange it for another folder")
-    return Rootfs(fd, (id, *own), path, is_layer=_is_overlay(fd, path))
+    return Rootfs(fd, (id, *own), path, makes_nodes="/dev" in own.values(), is_layer=_is_overlay(fd, path))
 
 
 def _is_overlay(fd: int, path: str) -> bool:

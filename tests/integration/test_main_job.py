@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shlex
+import stat
 import sys
 
 import pytest
@@ -142,6 +143,25 @@ def test_in_a_user_namespace_the_hosts_nodes_are_bound(bundle: Maker, runtime: s
     out = run(runtime, cgroup, made.runs("/bin/sh", "-c", show)).printed()
     assert out.count(ALLOWED[0]) == 5, out
     assert {*COMPUTE, node(1), node(5)} <= set(mounted(out))
+
+
+@pytest.mark.parametrize("runtime", ["runc", "crun"])
+def test_no_node_stays_on_a_disk(bundle: Maker, runtime: str) -> None:
+    """Where /dev is a folder of the root: it would be open to users of the host who have the root."""
+    made = bundle("busybox").asks("5").without("/dev")
+    (made.rootfs / "dev").mkdir(exist_ok=True)
+    out = run(runtime, "v2", made.runs("/bin/sh", "-c", "cat /proc/self/mountinfo")).printed()
+    assert {*COMPUTE, node(5)} <= set(mounted(out))
+    left = [*made.rootfs.glob("dev/nvidia*")]
+    assert left and not [path for path in left if stat.S_ISCHR(path.lstat().st_mode)]
+
+
+def test_a_link_to_a_folder_that_is_missing_leads_there(bundle: Maker) -> None:
+    """Also one whose text ends in a slash."""
+    made = bundle("busybox").asks("5")
+    (made.rootfs / "usr/local").mkdir(parents=True, exist_ok=True)
+    (made.rootfs / "usr/local/nvidia").symlink_to("/opt/nvidia/")
+    assert run("runc", "v2", made.runs("/bin/ls", "/usr/local/nvidia/")).printed()
 
 
 def test_a_hosts_node_of_another_device_is_not_bound(bundle: Maker) -> None:
