@@ -233,7 +233,7 @@ class Tree:
     ) -> str:
         """Gives a sentence if it hides the image's files.  "ro" holds in the end only: things come into it before."""
         found = self.find(target)
-        hides = found is not None and self.is_images(found) and _has_names(found)
+        hides = found is not None and (_has_names(found) if self.is_images(found) else not _is_of_ours(found))
         point = self._mount_point(found, target, folder=True)
         tree = detached.new_tmpfs(self._label, folders, files)
         syscalls.mount_setattr(tree, detached.attributes(tuple([option for option in options if option != "ro"])))
@@ -245,7 +245,7 @@ class Tree:
         self._new += (f"{target}/",)
         if "ro" in options:
             self._open.append(tree)
-        return f"{target}: the image's own files there are hidden" if hides else ""
+        return f"{target}: what the container has there is hidden" if hides else ""
 
     def rewrite(self, path: str, data: bytes, before: bytes | None) -> None:
         """before: its content, None if there is none.  TargetError in a root that may be another container's too, where
@@ -384,6 +384,11 @@ def _has_names(folder: int) -> bool:
         return False
 
 
+def _is_of_ours(folder: int) -> bool:
+    """Whether it is a filesystem of an earlier hook's, as far as its mode tells."""
+    return syscalls.known_of(folder).st_mode & 0o7777 == 0o555
+
+
 def _make_readonly(tree: int) -> None:
     syscalls.mount_setattr(tree, syscalls.mount_attr(syscalls.MOUNT_ATTR_RDONLY, 0, 0))
 
@@ -398,7 +403,7 @@ def _behind_link(parent: int, parent_path: str, name: str) -> str:
     with closing(posix.open(name, _NAMED, dir_fd=parent)) as fd:
         if not is_link(posix.fstat(fd)):
             raise TargetError(syscalls.EEXIST, f"{parent_path}/{name} appeared while it was being made")
-        text = posix.readlink("", dir_fd=fd)
+        text = posix.readlink("", dir_fd=fd).rstrip("/") or "/"
     found = text if text.startswith("/") else f"{parent_path}/{text}"
     if found.count("/") > _DEEPEST:
         raise TargetError(syscalls.ENAMETOOLONG, f"{parent_path}/{name} leads too deep")

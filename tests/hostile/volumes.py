@@ -16,6 +16,7 @@ from tests.hostile.sources import PIPES, pipes
 from tests.integration import roots
 
 IN_VOLUME = "lies in a volume of the host"
+HIDDEN = "/usr/local/nvidia: what the container has there is hidden"
 
 
 def volume(destination: str, options: tuple[str, ...], scene: Scene) -> None:
@@ -207,9 +208,9 @@ ATTACKS = [
             ("/usr/local", ("rw", "rshared"), (0,), ""),
             ("/usr/local", ("ro",), (0,), ""),
             # Over a volume's own mount point nothing is made in it.
-            ("/usr/local/nvidia", ("rw",), (0,), ""),
-            ("/usr/local/nvidia", ("ro",), (0,), ""),
-            ("/usr/local/nvidia", ("rw", "rslave"), (0,), ""),
+            ("/usr/local/nvidia", ("rw",), (0,), HIDDEN),
+            ("/usr/local/nvidia", ("ro",), (0,), HIDDEN),
+            ("/usr/local/nvidia", ("rw", "rslave"), (0,), HIDDEN),
             ("/usr", ("rw",), (7,), IN_VOLUME),
             ("/usr/bin", ("rw",), (0,), ""),
             ("/run", ("rw",), (0,), ""),
@@ -228,7 +229,7 @@ ATTACKS = [
         for make, path in ((Path.mkdir, f"usr/lib/{roots.MULTIARCH}/libcuda.so.1"), (Path.touch, "usr/lib/firmware"))
     ],
     Attack("the-images-own-driver-in-its-place", "CVE-2024-0133", images_own, codes=(0,),
-           says="/usr/local/nvidia: the image's own files there are hidden", bites=()),
+           says=HIDDEN, bites=()),
     *[
         Attack(f"a-volume-over-a-tmpfs-{number}", "CVE-2024-0133", partial(over_own, destination),
                codes=(7,), says=IN_VOLUME)
