@@ -29,6 +29,8 @@ def main(arguments: list[str]) -> int:
         return OUR_BUG
     from oci_gpu_hook.cli.commands import program
 
+    # Of one that is closed Python makes None.
+    sys.stdout, sys.stderr = [file or open(os.devnull, "w") for file in (sys.stdout, sys.stderr)]
     # No colours if the user wants none (no-color.org) or the terminal has none; else click goes by the terminal.
     color = False if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" else None
     try:
@@ -49,6 +51,11 @@ def main(arguments: list[str]) -> int:
         # The reader of our output went away, as `head` does.
         sys.stderr.close()
         return 0
+    except SystemExit:
+        # Where click meets that, it leaves this in the place of stdout.
+        if isinstance(sys.stdout, click.utils.PacifyFlushWrapper):
+            return 0
+        raise
     except OSError as err:
         # Errors of the files that a command reads or writes are caught there: this one is of our own output.
         print(f"oci-gpu-hook: cannot go on: {err.strerror or err}", file=sys.stderr)
