@@ -229,16 +229,21 @@ def _log() -> str:
         with open(_AUDIT_LOG, "rb") as file:
             # Its end: a user can fill it.
             file.seek(max(0, os.fstat(file.fileno()).st_size - _LARGEST))
-            return file.read(_LARGEST).decode("utf-8", "replace")
+            told = file.read(_LARGEST).decode("utf-8", "replace")
     except FileNotFoundError:
-        pass
+        told = ""
     except OSError as err:
         raise ApplyError(f"cannot read {_AUDIT_LOG}: {err.strerror}", "run it as root") from err
+    # It is empty where auditd has ended, or has just begun a new one.
+    if "avc:" in told:
+        return told
     for words in _LOGS:
         with suppress(OSError):
             done = childprocess.program(words.split())
             if done.returncode == 0 and done.stdout:
                 return done.stdout
+    if told:
+        return told
     why = f"there is no {_AUDIT_LOG}, and neither the journal nor the kernel's log can be read"
     hint = "run it as root, or name a file with denials, or pipe one in: oci-gpu-hook selinux explain -"
     raise UsageError(why, hint)

@@ -117,6 +117,11 @@ def test_explain_reads_a_file_or_the_end_of_the_log(
     assert len(program.document("selinux", "explain", log)["denials"]) == len(ROWS)
     log.write_text("nothing\n")
     assert "semodule -DB" in program("selinux", "explain", log)
+    # It may be a new one, or none that anything writes to.
+    (tmp_path / "denied").write_text(ROWS[0][0])
+    for logs, denials in (((f"cat {tmp_path}/denied",), 1), (("false",), 0)):
+        monkeypatch.setattr(command, "_LOGS", logs)
+        assert len(program.document("selinux", "explain")["denials"]) == denials
 
 
 def test_no_log_is_wrong_usage_and_a_way_out(program: Program, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def _totals() -> tuple[int, Counter[str]]:
         document = json.loads(_file_text(_TOTALS))
         numbers = Counter({str(key): int(value) for key, value in document["numbers"].items()})
         return int(document["folded"]), numbers
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return 0, Counter()
 
 
