@@ -17,10 +17,17 @@ say() {
     found=1
 }
 
-# Whether a line of the file, which is not a comment, names the runtime: by its path, or as what is found in PATH.
+# By its own path, and by the link that tools know.
+paths=$runtime
+for link in "${runtime%/*}/nvidia-container-runtime" /usr/local/bin/nvidia-container-runtime; do
+    [ "$(readlink -f "$link")" != "$(readlink -f "$runtime")" ] || paths="$paths|$link"
+done
+
+# Whether the file names the runtime, but in a comment: by a path, or as what is found in PATH.
+by_path="(^|[\"'=[:space:]])($paths)([\"'[:space:]]|\$)"
+by_name="(\"path\"|BinaryName|runtime_path)[[:space:]]*[:=][[:space:]]*[\"']${runtime##*/}[\"']"
 names() {
-    grep -v '^[[:space:]]*[#;]' "$1" 2>/dev/null |
-        grep -qE "(^|[\"'=[:space:]])$runtime([\"'[:space:]]|\$)|\"path\"[[:space:]]*:[[:space:]]*\"${runtime##*/}\""
+    grep -v '^[[:space:]]*[#;]' "$1" 2>/dev/null | tr '\n' ' ' | grep -qE "$by_path|$by_name"
 }
 
 # ENGINE COMMAND FILE...: where an engine that is there has its settings, and what makes it read them again.
@@ -35,7 +42,7 @@ engine() {
 
 ! command -v dockerd >/dev/null || engine Docker 'systemctl reload docker' /etc/docker/daemon.json
 ! command -v dockerd >/dev/null || engine Docker 'systemctl daemon-reload && systemctl restart docker' \
-    /etc/default/docker /etc/sysconfig/docker /etc/systemd/system/docker.service.d/*.conf
+    /etc/default/docker /etc/sysconfig/docker /etc/systemd/system/docker.service /etc/systemd/system/docker.service.d/*.conf
 ! command -v containerd >/dev/null || engine containerd 'systemctl restart containerd' \
     /etc/containerd/config.toml /etc/containerd/conf.d/*.toml
 ! command -v crio >/dev/null || engine CRI-O 'systemctl restart crio' /etc/crio/crio.conf /etc/crio/crio.conf.d/*
@@ -57,7 +64,7 @@ done
 running=''
 for folder in /run/containerd /run/docker/containerd/daemon /run/k3s/containerd; do
     for bundle in "$folder"/io.containerd.runtime.v2.task/*/*; do
-        if [ -d "$bundle" ] && grep -qsF "$runtime" "$bundle/runtime" "$bundle/options.json"; then
+        if [ -d "$bundle" ] && grep -qsE "$paths" "$bundle/runtime" "$bundle/options.json"; then
             running="$running $(printf %.12s "${bundle##*/}")"
         fi
     done

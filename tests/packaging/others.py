@@ -53,6 +53,11 @@ def build_rival(folder: Path) -> Path:
     return _built(folder, "nvidia-container-toolkit", "", RIVAL)
 
 
+def build_successor(folder: Path) -> Path:
+    """A package that takes the rival away in the transaction that installs it, as a swap does."""
+    return _built(folder, "successor", "Obsoletes: nvidia-container-toolkit", "%files\n")
+
+
 def _built(folder: Path, name: str, lines: str, files: str) -> Path:
     spec = folder / "one.spec"
     spec.write_text(SPEC.format(name=name, lines=lines) + files)

@@ -53,6 +53,10 @@ IN_USE = (
         f"[Service]\nEnvironment=DOCKER_BUILDKIT_RUNC_COMMAND={RUNTIME}\n",
         "systemctl daemon-reload && systemctl restart docker",
     ),
+    ("etc/docker/daemon.json", '{"runtimes": {"x": {\n  "path":\n    "oci-gpu-runtime"}}}\n', _DOCKERS),
+    ("etc/containerd/config.toml", 'BinaryName = "oci-gpu-runtime"\n', _RESTART),
+    ("etc/containerd/config.toml", 'BinaryName = "/usr/bin/nvidia-container-runtime"\n', _RESTART),
+    ("etc/systemd/system/docker.service", f"ExecStart=dockerd --add-runtime g={RUNTIME}\n", "daemon-reload"),
     ("etc/containerd/config.toml", f'# old = "/usr/bin/runc"\n      BinaryName = "{RUNTIME}"\n', _RESTART),
     ("etc/containerd/conf.d/99-oci-gpu-hook.toml", f'# oci-gpu-hook\n  BinaryName = "{RUNTIME}"\n', _RESTART),
     (
@@ -86,6 +90,8 @@ def test_a_runtime_that_is_in_use_is_not_erased(view: View, release: Release) ->
     for name in ("dockerd", "containerd", "crio"):
         (view / f"usr/bin/{name}").write_text("")
         (view / f"usr/bin/{name}").chmod(0o755)
+    # As the manual has it for k3s.
+    (view / "usr/bin/nvidia-container-runtime").symlink_to("oci-gpu-runtime")
     for path, text in NOT_IN_USE.items():
         (view / path).parent.mkdir(parents=True, exist_ok=True)
         (view / path).write_text(text)
@@ -118,6 +124,20 @@ def test_nvidias_package_and_ours_exclude_each_other(
         assert "nvidia-container-toolkit conflicts with oci-gpu-hook-docker" in said
         assert view.listing() == before
         does(view.rpm("-e", "oci-gpu-hook-docker" if first != rival else "nvidia-container-toolkit"))
+
+
+def test_nvidias_package_goes_in_the_transaction_that_installs_ours(
+    view: View, release: Release, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Its file is there when ours is about to come."""
+    rival = others.build_rival(tmp_path_factory.mktemp("rival"))
+    successor = others.build_successor(tmp_path_factory.mktemp("successor"))
+    # By which scriptlets find the database.
+    (view / "etc/rpm").mkdir(exist_ok=True)
+    (view / "etc/rpm/macros").write_text("%_dbpath /run/rpm\n")
+    does(view.rpm("-i", rival))
+    does(view.rpm("-U", successor, *hosts(release), release.docker))
+    assert str((view / DOCKERS).readlink()) == TARGET
 
 
 def test_without_what_it_requires_it_is_not_installed(tmp_path: Path, release: Release) -> None:
