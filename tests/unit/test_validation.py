@@ -16,7 +16,7 @@ import pytest
 from oci_gpu_hook.cli import validate
 from oci_gpu_hook.driver import survey
 from oci_gpu_hook.driver.inventory import MigDevice
-from oci_gpu_hook.errors import ConfigError
+from oci_gpu_hook.errors import ApplyError, ConfigError
 from oci_gpu_hook.host import statefile
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import FAIL, PASS, WARN, drivercheck
@@ -139,6 +139,23 @@ def test_the_runtime_is_runc_then_crun_or_the_named_one(tmp_path: Path, monkeypa
         shutil.copy("/bin/true", tmp_path / name)
         assert containerstep.runtime("") == str(tmp_path / name)
     assert containerstep.runtime("crun") == str(tmp_path / "crun")
+
+
+def test_the_registration_is_that_which_the_engine_takes(tmp_path: Path) -> None:
+    host, ours = HostRoot(str(tmp_path)), {"version": "1.0.0", "hook": {"path": "/x/oci-gpu-hook", "args": ["x"]}}
+    ours |= {"when": {"always": True}, "stages": ["createRuntime"]}
+    folders = [f"/{place}/containers/oci/hooks.d" for place in ("usr/share", "etc")]
+    for folder in folders:
+        hosts.plant(tmp_path, f"{folder}/oci-gpu-hook.json", json.dumps(ours))
+    assert containerstep._registration(host) == f"{folders[0]}/oci-gpu-hook.json"
+    hosts.plant(tmp_path, "usr/bin/crio", "")
+    (tmp_path / "usr/bin/crio").chmod(0o755)
+    for order in (folders, folders[::-1]):
+        hosts.plant(tmp_path, "etc/crio/crio.conf", f"[crio.runtime]\nhooks_dir = {json.dumps(order)}\n")
+        assert containerstep._registration(host) == f"{order[-1]}/oci-gpu-hook.json"
+    hosts.plant(tmp_path, f"{folders[0]}/oci-gpu-hook.json", json.dumps({**ours, "stages": ["never"]}))
+    with pytest.raises(ApplyError, match=f"^{folders[0]}/oci-gpu-hook.json stops every container"):
+        containerstep._registration(host)
 
 
 def test_the_request_is_for_what_may_be_had() -> None:
