@@ -210,8 +210,6 @@ def without_debians() -> None:
         shutil.rmtree(f"{folder}/nvidia", ignore_errors=True)
 
 
-
-
 def lib64(host: Host) -> None:
     """As RHEL's and Fedora's packages have it."""
     # One for each architecture.

@@ -179,6 +179,27 @@ def test_each_container_once_by_its_first_process_and_no_service(runs: HostRoot)
     assert unseen == 1
 
 
+def test_a_container_that_unshares_its_mounts_is_one(runs: HostRoot, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its id and its owner; what has no id is each its own."""
+    of = {40: ("", 0, (0,), True), 30: ("a", 0, (0, 1), True)}
+
+    def container(host: HostRoot, known: object, pid: int, *_: object) -> ContainerDevices:
+        id, owner, minors, is_whole = of[pid]
+        nodes = tuple([ContainerNode(f"/dev/{pid}", 195, minor, True) for minor in minors])
+        return ContainerDevices(Running(id, pid, "", "", owner=owner), pid, nodes, is_whole=is_whole)
+
+    def found() -> list[tuple[int, list[str], bool]]:
+        joined = containerdevices.find_devices(runs, Wanted((195,), (), ())).containers
+        return [(it.running.pid, [node.path for node in it.nodes], it.is_whole) for it in joined]
+
+    monkeypatch.setattr(containerdevices, "_container", container)
+    assert found() == [(30, ["/dev/30"] * 2, True), (40, ["/dev/40"], True)]
+    of[40] = ("a", 0, (1, 2), False)
+    assert found() == [(30, ["/dev/30", "/dev/30", "/dev/40"], False)]
+    of[40] = ("a", 1000, (0,), True)
+    assert len(found()) == 2
+
+
 def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *paths: str) -> HostsNodes:
     """The host's nodes, with the numbers 195:0 and so on; plain files are taken for them."""
     for path in paths:

@@ -155,7 +155,8 @@ def test_what_is_no_spool_is_left_alone(folder: Path) -> None:
 
 
 def test_damaged_totals_begin_anew(folder: Path) -> None:
-    for text in ("", "{", "[]", '{"folded": "x", "numbers": {}}', '{"folded": 1, "numbers": 2}'):
+    damaged = (('"x"', "{}"), ("1", "2"), ("1", '{"a": 1e400}'))
+    for text in ("", "{", "[]", *[f'{{"folded": {it}, "numbers": {numbers}}}' for it, numbers in damaged]):
         (folder / "metrics.json").write_text(text)
         assert total() == 0
 

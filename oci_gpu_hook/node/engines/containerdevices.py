@@ -121,7 +121,20 @@ def find_devices(host: HostRoot, wanted: Wanted) -> AllContainers:
         if monotonic() > until:
             break
         found.append(_container(host, known, pid, began, ours, wanted))
-    return AllContainers(tuple(sorted(found, key=lambda it: it.since)), unseen, len(firsts) - len(found))
+    return AllContainers(_joined(sorted(found, key=lambda it: it.since)), unseen, len(firsts) - len(found))
+
+
+def _joined(found: list[ContainerDevices]) -> tuple[ContainerDevices, ...]:
+    """One for each container: what unshares its mounts in one, as services do, is no other, and has no place of one."""
+    joined: dict[tuple[int, str], ContainerDevices] = {}
+    for it in found:
+        key = it.running.owner, it.running.id or str(it.running.pid)
+        first = joined.setdefault(key, it)
+        known = {(node.major, node.minor) for node in first.nodes}
+        more = [node for node in it.nodes if (node.major, node.minor) not in known]
+        nodes, is_whole = (*first.nodes, *more)[:_MAX_NODES], first.is_whole and it.is_whole
+        joined[key] = first._replace(nodes=nodes, is_whole=is_whole)
+    return tuple(joined.values())
 
 
 def _first_processes(host: HostRoot, hosts: Mounts) -> tuple[list[tuple[int, int]], int]:
