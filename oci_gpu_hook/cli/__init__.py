@@ -30,7 +30,8 @@ def main(arguments: list[str]) -> int:
     from oci_gpu_hook.cli.commands import program
 
     # Of one that is closed Python makes None.
-    sys.stdout, sys.stderr = [file or open(os.devnull, "w") for file in (sys.stdout, sys.stderr)]
+    nowhere = open(os.devnull, "w")  # noqa: SIM115  # it lives as long as the program
+    sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
     # No colours if the user wants none (no-color.org) or the terminal has none; else click goes by the terminal.
     color = False if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" else None
     try:
