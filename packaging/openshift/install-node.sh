@@ -82,6 +82,22 @@ find_hooks_dir() {
             "add \"/etc/containers/oci/hooks.d\" to hooks_dir in /etc/crio/crio.conf.d"
 }
 
+# Prints our registrations on the node: also one in a folder that CRI-O's settings named before.
+registrations() {
+    # shellcheck disable=SC2046
+    for folder in "$hooks" $(cat "$(on_node $library)/installed-hooks" 2>/dev/null) \
+        /etc/containers/oci/hooks.d /usr/share/containers/oci/hooks.d; do
+        ! grep -qs "\"$entry\"" "$host$folder/oci-gpu-hook.json" || echo "$host$folder/oci-gpu-hook.json"
+    done | sort -u
+}
+
+# All but $1.
+remove_registrations() {
+    registrations | while read -r file; do
+        [ "$file" = "${1:-}" ] || rm -f "$file" || exit 1
+    done
+}
+
 # Fails where another program's file is in our place: it is never replaced or removed.
 check_ours() {
     if [ "$action" != ready ] && [ -e "$(on_node $delivered)" ]; then
@@ -267,7 +283,7 @@ do_install() {
     find_hooks_dir
     check_ours
     version_of_payload
-    [ -e "$host$hooks/oci-gpu-hook.json" ] || fresh=yes
+    [ -n "$(registrations)" ] || fresh=yes
     for folder in "$library" "$(dirname $entry)" "$(dirname $command)" $shared; do
         folder=$real/${folder#"$prefix/"}
         make_folder "$folder" 2>/dev/null || fail "cannot make $folder on the node: it is read-only or full"
@@ -278,8 +294,10 @@ do_install() {
     [ -d "$(on_node $library)/$version" ] || stage
     install_shared
     switch_version
+    echo "$hooks" | write 0644 "$(on_node $library)/installed-hooks"
     write 0644 "$host$hooks/oci-gpu-hook.json" <"$payload$prefix/share/containers/oci/hooks.d/oci-gpu-hook.json"
     fresh=
+    remove_registrations "$host$hooks/oci-gpu-hook.json"
     start_units
     prune
     echo "installed version $version, registered in $hooks"
@@ -305,7 +323,8 @@ do_ready() {
 take_away() {
     folders=$(cat "$(on_node $library)/installed-folders" 2>/dev/null || :)
     stop_units
-    try "cannot remove what is installed" rm -f "$host$hooks/oci-gpu-hook.json" "$host$hooks/oci-gpu-hook.json.new"
+    try "cannot remove what is installed" remove_registrations
+    rm -f "$host$hooks/oci-gpu-hook.json.new"
     for file in $entry $start $command; do
         try "cannot remove what is installed" rm -f "$(on_node "$file")" "$(on_node "$file").new"
     done

@@ -272,7 +272,7 @@ def test_a_full_disk_leaves_the_version_that_works(served: Node, newer: Path) ->
         f"head -c 9m /dev/zero >'{local}/filler' 2>/dev/null || :",
         PAYLOAD=str(newer),
     )
-    assert found == [old, old, "installed-files", "installed-folders"]
+    assert found == [old, old, "installed-files", "installed-folders", "installed-hooks"]
 
 
 def test_a_file_that_cannot_be_written_is_no_installation(node: Node) -> None:
@@ -306,6 +306,27 @@ def test_the_last_folder_that_crio_is_told_to_look_into_is_used(node: Node) -> N
     assert not (node.root / REGISTRATION).exists()
     node.must("remove")
     assert node.tree() == before
+
+
+def test_a_registration_is_found_where_crio_looked_before(served: Node, newer: Path) -> None:
+    """Wherever it looks now: an upgrade that fails leaves it, one that works moves it, and it goes with the rest."""
+    usr = REGISTRATION.replace("etc/", "usr/share/")
+    setting = served.root / "etc/crio/crio.conf.d/99-last.conf"
+    setting.write_text('[crio.runtime]\nhooks_dir = ["/usr/share/containers/oci/hooks.d"]\n')
+    hook = newer / "usr/local/lib/oci-gpu-hook/oci_gpu_hook/hook.py"
+    text = hook.read_text()
+    hook.write_text(f"{text}raise ImportError('broken on purpose')\n")
+    assert "does not start" in served.refuses("install", PAYLOAD=str(newer))
+    served.works()
+    hook.write_text(text)
+    assert served.must("install", PAYLOAD=str(newer)).endswith("registered in /usr/share/containers/oci/hooks.d\n")
+    assert not (served.root / REGISTRATION).exists()
+    served.works(usr)
+    setting.unlink()
+    # An earlier version has left no list.
+    (served.root / LIBRARY / "installed-hooks").unlink()
+    served.must("remove")
+    assert not (served.root / usr).exists() and not (served.root / LIBRARY).exists()
 
 
 def read_only(place: str) -> tuple[str, ...]:
