@@ -13,7 +13,7 @@ import os
 import shutil
 import struct
 import tempfile
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
@@ -54,6 +54,13 @@ _MEMORY, _MEMORY_OF_BYTE = 2 * MIB, 400
 HOOK = '{"path": "/usr/libexec/oci/hooks.d/oci-gpu-hook"}'
 SCRATCH = Path(tempfile.mkdtemp(prefix="oci-gpu-hook-fuzz-"))
 atexit.register(shutil.rmtree, SCRATCH)
+_OPEN = ExitStack()
+
+
+def root_at(path: Path) -> HostRoot:
+    """One at a time: a run has thousands of examples."""
+    _OPEN.close()
+    return _OPEN.enter_context(HostRoot(str(path)))
 
 
 class Target(NamedTuple):
@@ -208,12 +215,12 @@ def _task(data: bytes) -> None:
     """The record, and the image's configuration to which it leads."""
     for path in ("containers/c/config.v2.json", "image/c/imagedb/content/a/b"):
         hosts.plant(SCRATCH / "docker", path, data)
-    docker.from_image(HostRoot(str(SCRATCH / "docker")), _DOCKERS, {"A": "1"})
+    docker.from_image(root_at(SCRATCH / "docker"), _DOCKERS, {"A": "1"})
 
 
 def _record(data: bytes) -> None:
     hosts.plant(SCRATCH / "docker", "containers/c/hostconfig.json", data)
-    docker.value(docker.requests_of(HostRoot(str(SCRATCH / "docker")), _DOCKERS))
+    docker.value(docker.requests_of(root_at(SCRATCH / "docker"), _DOCKERS))
 
 
 _STORED = st.lists(_object(id=st.sampled_from(["c", "d"]), metadata=_TEXTS | st.just('{"image-name":"a"}')), max_size=3)
@@ -221,7 +228,7 @@ _STORED = st.lists(_object(id=st.sampled_from(["c", "d"]), metadata=_TEXTS | st.
 
 def _stored(data: bytes) -> None:
     hosts.plant(SCRATCH / "podman", "a-containers/containers.json", data)
-    podman.image(HostRoot(str(SCRATCH / "podman")), "/a-containers/c/userdata", "c")
+    podman.image(root_at(SCRATCH / "podman"), "/a-containers/c/userdata", "c")
 
 
 def _labels(bundle: Bundle) -> None:
@@ -339,7 +346,7 @@ def _ld_so_cache(data: bytes) -> None:
 
 def _elf(data: bytes) -> None:
     (SCRATCH / "elf").write_bytes(data)
-    found = elf.identity_of(HostRoot(), str(SCRATCH / "elf"))
+    found = elf.identity_of(root_at(Path("/")), str(SCRATCH / "elf"))
     assert found is None or found.bits in (32, 64)
 
 

@@ -125,7 +125,7 @@ def find_devices(host: HostRoot, wanted: Wanted) -> AllContainers:
 
 
 def _joined(found: list[ContainerDevices]) -> tuple[ContainerDevices, ...]:
-    """One for each container: what unshares its mounts in one, as services do, is no other, and has no place of one."""
+    """One for each container: some unshare their mounts many times, as services do."""
     joined: dict[tuple[int, str], ContainerDevices] = {}
     for it in found:
         key = it.running.owner, it.running.id or str(it.running.pid)
