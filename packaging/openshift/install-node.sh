@@ -91,10 +91,11 @@ registrations() {
     done | sort -u
 }
 
-# All but $1.
+# All but $1, by whatever path.
 remove_registrations() {
+    kept=$([ -z "${1:-}" ] || readlink -f "$1")
     registrations | while read -r file; do
-        [ "$file" = "${1:-}" ] || rm -f "$file" || exit 1
+        [ "$(readlink -f "$file")" = "$kept" ] || rm -f "$file" || exit 1
     done
 }
 

@@ -322,6 +322,8 @@ def test_a_registration_is_found_where_crio_looked_before(served: Node, newer: P
     assert served.must("install", PAYLOAD=str(newer)).endswith("registered in /usr/share/containers/oci/hooks.d\n")
     assert not (served.root / REGISTRATION).exists()
     served.works(usr)
+    assert served.must("install", HOOKS_DIR="/usr/share/containers//oci/hooks.d/").startswith("installed")
+    served.works(usr)
     setting.unlink()
     # An earlier version has left no list.
     (served.root / LIBRARY / "installed-hooks").unlink()

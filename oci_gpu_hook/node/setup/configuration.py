@@ -143,11 +143,11 @@ def _crios_runtime(host: HostRoot, files: Files, asked: WantedRuntime) -> tuple[
     if _is_there(host, files, f"{runtimes}.{asked.name}", "runtime_path"):
         return [], []
     merged = _merged(files)
-    # If no file says it, crun since 1.31, and runc before.
-    by_itself = "crun" if f"{runtimes}.crun.runtime_path" in merged else "runc"
-    default = _plain(merged, f"{runtimes}.{merged.get('crio.runtime.default_runtime') or by_itself}")
-    if default.get("runtime_type") in ("vm", "pod"):
-        default = {}  # these start no runtime
+    # Where no file names a default, it is crun since 1.31, and runc before.
+    names = merged.get("crio.runtime.default_runtime"), "crun", "runc"
+    found = [_plain(merged, f"{runtimes}.{name}") for name in names]
+    # A virtual machine's shim starts no runtime.
+    default = next((it for it in found if it and it.get("runtime_type") not in ("vm", "pod")), {})
     told = _by_default(host, "pods have", str(default.get("runtime_path", "")))
     return [(f'{runtimes}."{asked.name}"', {**default, "runtime_path": asked.program})], told
 
