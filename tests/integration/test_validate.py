@@ -145,7 +145,11 @@ PLANTED = {
         "cuda-lost": "cuCtxSynchronize failed: CUDA_ERROR_UNKNOWN (unknown error)",
         "cuda-wrong": "5 of 50000 sums differ: the first is element 4711, 7066.75 was expected and 7067.75 came",
         "cuda-stuck": f"no answer within {SECONDS} seconds: cuCtxSynchronize does not return"}),
-    "an unregistered hook": hook("instead $REGISTRATION </dev/null",
+    "a registration that is cut off": hook("instead $REGISTRATION </dev/null",
+        "oci-gpu-hook.json stops every container: it is not JSON"),
+    "an unregistered hook": hook(
+        """echo '{"version": "1.0.0", "hook": {"path": "/bin/true"}, "when": {"always": true}, "stages": ["""
+        """"poststop"]}' | instead $REGISTRATION""",
         "container: the hook is not registered with any engine"),
     "a hook that does nothing": hook("printf '#!/bin/sh\\nexit 0\\n' | instead $ENTRY",
         "nodes is there: the hook did not run"),

@@ -53,7 +53,8 @@ class View:
     def sh(self, script: str) -> Ended:
         words = ["nsenter", "--target", str(self._holder.pid), "--mount", "--wdns=/", "--"]
         words += ["chroot", "/mnt/root", "/bin/sh", "-euc", script]
-        environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/", "LC_ALL": "C"}
+        # Debian's rpm would make its database in the home of a scriptlet that asks it.
+        environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/run", "LC_ALL": "C"}
         environment["DEBIAN_FRONTEND"] = "noninteractive"
         done = subprocess.run(words, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, text=True, env=environment)
         return Ended(done.returncode, done.stdout)
