@@ -30,14 +30,14 @@ _ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/", "LC_ALL": 
 
 def seen_by(engine: Engine, registered: Registered, tool: str) -> Finding:
     check = f"hook in {engine.name}"
-    read = [item for folder in engine.folders for item in registered if item.folder == folder]
-    effective = {item.file: item for item in read}
-    broken = next((item for item in effective.values() if item.fault), None)
+    read = [item for item in registered if item.folder in engine.folders]
+    effective = installed.effective(engine, registered)
+    broken = next((item for item in effective if item.fault), None)
     if broken:
         masks = [other for other in read if other.file == broken.file and other != broken]
         remedy = command("rm", broken.path) if masks or broken.file != installed.REGISTRATION else install(tool)
         return failed(check, f"{broken.path} stops every container: {broken.fault}", remedy)
-    ours = [item for item in effective.values() if item.kind == OURS]
+    ours = [item for item in effective if item.kind == OURS]
     if len(ours) > 1:
         extra = next((item for item in ours if item.file != installed.REGISTRATION), ours[0])
         paths = " and ".join([item.path for item in ours])
@@ -50,7 +50,7 @@ def seen_by(engine: Engine, registered: Registered, tool: str) -> Finding:
         return found
     masked = [item for item in read if item.kind == OURS]
     if masked:
-        mask = effective[masked[-1].file]
+        mask = next(item for item in effective if item.file == masked[-1].file)
         return failed(check, f"{mask.path} masks {masked[-1].path}", "rm", mask.path)
     elsewhere = next((item for item in registered if item.kind == OURS), None)
     if elsewhere is None:

@@ -350,6 +350,12 @@ def of_engines(host: HostRoot, engines: tuple[Engine, ...]) -> tuple[Registratio
     return tuple([item for folder in sorted(folders) for item in of_folder(host, folder)])
 
 
+def effective(engine: Engine, registered: tuple[Registration, ...]) -> list[Registration]:
+    """What an engine takes: of files of one name that of its last folder."""
+    read = [item for folder in engine.folders for item in registered if item.folder == folder]
+    return list({item.file: item for item in read}.values())
+
+
 def of_folder(host: HostRoot, folder: str) -> tuple[Registration, ...]:
     paths = [f"{folder}/{name}" for name in host.names(folder) if name.endswith(".json")]
     # Engines pass over a link that leads nowhere.

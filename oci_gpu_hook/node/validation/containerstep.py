@@ -209,14 +209,12 @@ def _loader() -> str:
 
 
 def _registration(host: HostRoot) -> str:
-    """As the engines read it, which take of files of one name that of their last folder."""
     engines = installed.installed(host)
-    found = sorted(installed.of_engines(host, engines), key=lambda item: item.folder)
-    read = [{it.file: it for folder in engine.folders for it in found if it.folder == folder} for engine in engines]
-    effective = [item for items in read for item in items.values()] if engines else found
-    if broken := [item for item in effective if item.fault]:
+    found = installed.of_engines(host, engines)
+    taken = [item for engine in engines for item in installed.effective(engine, found)] if engines else found
+    if broken := [item for item in taken if item.fault]:
         raise ApplyError(f"{broken[0].path} stops every container: {broken[0].fault}")
-    ours = [item for item in effective if item.kind == installed.OURS and "createRuntime" in item.stages]
+    ours = [item for item in taken if item.kind == installed.OURS and "createRuntime" in item.stages]
     if not ours:
         raise ApplyError("the hook is not registered with any engine")
     return ours[-1].path
