@@ -112,7 +112,8 @@ def _layout(
     if settings.cuda_forward_compatibility and "compute" in capabilities:
         compat = layout.COMPAT_ORIN_FOLDER if proc.is_orin(host) else layout.COMPAT_FOLDER
     return layout.layout_of(
-        *(rootfs.fd, process),
+        rootfs.fd,
+        process,
         user_namespace=bundle.has_user_namespace(),
         makes_nodes=rootfs.makes_nodes,
         compat=compat,
