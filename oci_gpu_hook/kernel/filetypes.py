@@ -18,6 +18,7 @@ S_IFLNK = 0o120000
 S_IFREG = 0o100000
 S_IFDIR = 0o040000
 S_IFCHR = 0o020000
+S_IFIFO = 0o010000
 S_IFSOCK = 0o140000
 WRITABLE_BY_OTHERS = 0o022  # S_IWGRP | S_IWOTH
 
@@ -27,7 +28,7 @@ def _of_type(kind: int) -> Callable[[Status], bool]:
 
 
 is_folder, is_regular, is_link = _of_type(S_IFDIR), _of_type(S_IFREG), _of_type(S_IFLNK)
-is_socket, is_character_device = _of_type(S_IFSOCK), _of_type(S_IFCHR)
+is_socket, is_character_device, is_fifo = _of_type(S_IFSOCK), _of_type(S_IFCHR), _of_type(S_IFIFO)
 
 
 def is_same(one: Status, other: Status) -> bool:

@@ -14,8 +14,6 @@ from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request import words
 from oci_gpu_hook.request.sources import Inputs
 
-# Also what a section of the settings names.
-CONTAINER_CLI = "nvidia-container-cli"
 USAGE = """\
 usage: nvidia-container-cli [--user] COMMAND
        configure [--pid=PID] [--device=LIST] [--CAPABILITY] [--require=EXPR] [--imex-channel=LIST] [--no-cgroups] ROOTFS

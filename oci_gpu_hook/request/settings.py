@@ -65,7 +65,9 @@ def files(path: str | None, root: str = "") -> list[str]:
         posix.stat(name)
         found.append(name)
     except OSError as err:
-        if path is not None or not isinstance(err, FileNotFoundError):
+        # A link that leads nowhere was meant to say something.
+        is_there = posix.access(name, posix.F_OK, follow_symlinks=False)
+        if path is not None or is_there or not isinstance(err, FileNotFoundError):
             raise ConfigError(f"cannot open {name}: {err.strerror}") from err
     try:
         names = posix.listdir(f"{name}.d")

@@ -11,11 +11,12 @@ import posix
 from oci_gpu_hook.errors import ConfigError, RequestError, quoted
 from oci_gpu_hook.formats.decimal import decimal
 from oci_gpu_hook.kernel.descriptors import closing
+from oci_gpu_hook.kernel.filetypes import is_fifo
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.annotations import read_engine
 from oci_gpu_hook.request.memory import SHARE, ceiling
 from oci_gpu_hook.request.state import State
-from oci_gpu_hook.request.words import ALL, CAPABILITIES, is_flag, items
+from oci_gpu_hook.request.words import ALL, CAPABILITIES, CONTAINER_CLI, is_flag, items
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -127,7 +128,9 @@ def read_files(names: list[str]) -> list[Setting]:
     for name in names:
         try:
             with closing(posix.open(name, posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK)) as fd:
-                data = posix.read(fd, _LARGEST + 1)
+                data = None if is_fifo(posix.fstat(fd)) else posix.read(fd, _LARGEST + 1)
+            if data is None:
+                raise ConfigError(f"cannot read {name}: it is a FIFO")
             size += len(data)
             if size > _LARGEST:
                 raise ConfigError(f"cannot read {name}: all settings together are larger than {_LARGEST >> 20} MiB")
@@ -209,7 +212,8 @@ def parse_text(text: str, name: str) -> list[Setting]:
             continue
         if line.startswith("["):
             scope, _, pattern = [part.strip() for part in line[1:-1].strip().partition(" ")]
-            if not line.endswith("]") or scope not in SCOPES[1:] or not pattern:
+            is_known = scope in SCOPES[1:] and pattern and (scope != "caller" or matches(pattern, CONTAINER_CLI))
+            if not line.endswith("]") or not is_known:
                 forms = "[namespace NAME], [image PATTERN] and [caller nvidia-container-cli]"
                 raise ConfigError(f"{where}: {quoted(line)} is not a heading, which are {forms}")
             continue

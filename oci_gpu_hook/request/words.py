@@ -17,6 +17,7 @@ MEMORY_REQUEST = "NVIDIA_GPU_MEMORY_REQUEST"
 VENDOR_PREFIX = "OCI_"  # of variables that vendors' files name, as oci-decorator's files did
 CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")  # the later one has precedence (CDI's SPEC.md, "CDI Spec directories")
 MIG_MANAGEMENT = ("NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES")
+CONTAINER_CLI = "nvidia-container-cli"  # the name by which others call us, and of a section of the settings
 LONGEST_VALUE = 128 << 10  # the kernel takes no longer variable (execve(2), MAX_ARG_STRLEN)
 
 # In place of device names: every device; driver files without a device; no request at all; what the node chooses.

@@ -22,9 +22,9 @@ from oci_gpu_hook.planning.plan import DEV_IS_HOSTS, LEFT_ALONE
 from oci_gpu_hook.report import records, sentence
 from oci_gpu_hook.report.progress import Progress
 from oci_gpu_hook.request.bundle import Bundle
-from oci_gpu_hook.request.containercli import CONTAINER_CLI, Call
+from oci_gpu_hook.request.containercli import Call
 from oci_gpu_hook.request.state import State, checked_path
-from oci_gpu_hook.request.words import MEMORY_LIMIT, MEMORY_REQUEST
+from oci_gpu_hook.request.words import CONTAINER_CLI, MEMORY_LIMIT, MEMORY_REQUEST
 
 _LONGEST_NAME = 255  # LXC names a folder after it (NAME_MAX, limits.h)
 # What is not given with an option: kinds of operations, or a part of the host's path.

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -95,6 +96,10 @@ def test_a_file_that_cannot_be_read_is_a_config_error(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=f"cannot read {path}: .*{why}"):
             read_settings(str(path), State())
     path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(ConfigError, match=f"cannot read {path}: it is a FIFO"):
+        read_settings(str(path), State())
+    path.unlink()
     path.mkdir()
     with pytest.raises(ConfigError, match=f"cannot read {path}: Is a directory"):
         read_settings(str(path), State())
@@ -125,6 +130,7 @@ def test_a_file_that_cannot_be_read_is_a_config_error(tmp_path: Path) -> None:
         ("\n\n[pod x]\n", ":3: '[pod x]' is not a heading"),
         ("[namespace]", "'[namespace]' is not a heading"),
         ("[image x", "'[image x' is not a heading"),
+        ("[caller nvidia-container-cl]", "'[caller nvidia-container-cl]' is not a heading"),
         ("device-cgroup = " + "\x1b[1m" * 100_000, r"device-cgroup is '\x1b[1m"),
     ],
     ids=lambda value: ascii(value[:40]),
@@ -222,6 +228,13 @@ def test_a_heading_ends_with_its_file_and_a_mistake_names_its_own(with_drop_ins:
     drop_in(with_drop_ins, "3.conf", "\nnonsense")
     with pytest.raises(ConfigError, match=r"hook\.conf\.d/3\.conf:2: 'nonsense'"):
         read_settings(str(with_drop_ins), State())
+
+
+def test_a_link_that_leads_nowhere_does_not_stand_for_the_defaults(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    Path(f"{tmp_path}{SETTINGS}").symlink_to("/nowhere")
+    with pytest.raises(ConfigError, match=r"cannot open .*hook\.conf: No such file"):
+        read_settings(None, State(), str(tmp_path))
 
 
 def test_a_drop_in_that_cannot_be_read_is_not_passed_over(with_drop_ins: Path) -> None:

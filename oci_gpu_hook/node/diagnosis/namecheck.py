@@ -22,10 +22,9 @@ from oci_gpu_hook.planning import selection
 from oci_gpu_hook.planning.plan import some
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.selectors import canonical
-from oci_gpu_hook.request.words import ALL, CAPABILITIES, DEFAULT_CAPABILITIES, NONE, items
+from oci_gpu_hook.request.words import ALL, CAPABILITIES, CONTAINER_CLI, DEFAULT_CAPABILITIES, NONE, items
 
 _LXC = "/var/lib/lxc"
-_PROGRAM = "nvidia-container-cli"
 _RULE = re.compile(r"lxc\.(cgroup2?)\.devices\.allow\s*=\s*(?:a|c (\d+|\*):(\d+|\*) \w+)\s*")
 
 
@@ -66,7 +65,7 @@ def configurations(host: HostRoot, found: DriverInventory) -> list[Finding]:
     paths = [f"{_LXC}/{name}/config" for name in host.names(_LXC)]
     for path in [path for path in paths if not host.openness(path)]:
         lines = (foreignfile.read_file(host, path) or b"").decode("utf-8", "replace").splitlines()
-        words = [line.split() for line in lines if line.startswith("lxc.hook.mount") and _PROGRAM in line]
+        words = [line.split() for line in lines if line.startswith("lxc.hook.mount") and CONTAINER_CLI in line]
         hooks = [dict([word.strip("'\"").partition("=")[::2] for word in hook if "--" in word]) for hook in words]
         hooks = [options for options in hooks if options.get("--device")]
         if hooks:
