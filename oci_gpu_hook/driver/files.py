@@ -52,9 +52,9 @@ class Driver(NamedTuple):
 def find_driver(host: HostRoot, driver_root: str, version: str) -> Driver:
     """DriverError if this version is not there."""
     prefix = driver_root.rstrip("/")
-    why = host.openness(prefix) if prefix else ""
-    if why or (prefix and host.stat(prefix) is None):
-        why = f"is not used: {why}" if why else "is not there"
+    why, at = (host.openness(prefix), host.stat(prefix)) if prefix else ("", None)
+    if prefix and (why or at is None or not is_folder(at)):
+        why = f"is not used: {why}" if why else "is not a folder" if at else "is not there"
         raise DriverError(f"the driver root {prefix} {why}", "the administrator sets driver-root")
     root = HostRoot(host.path.rstrip("/") + host.real(prefix)) if prefix else host
     cached = {folder: root.openness(folder) for folder in _cached_folders(root)}

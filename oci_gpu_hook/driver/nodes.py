@@ -11,7 +11,7 @@ import posix
 from oci_gpu_hook.driver import proc
 from oci_gpu_hook.driver.proc import Gpu
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.kernel.filetypes import is_character_device
+from oci_gpu_hook.kernel.filetypes import is_character_device, is_folder
 from oci_gpu_hook.record import NamedTuple
 
 CONTROL = "/dev/nvidiactl"
@@ -150,7 +150,7 @@ def ipc_paths(host: HostRoot, driver_root: str = "/", mps: tuple[str, int] = MPS
     """Those of `IPC_PATHS` that exist now, in the driver container or else on the host; mps: in place of `MPS`."""
     found = _ipc_paths(host, mps)
     prefix = driver_root.rstrip("/")
-    if prefix and host.stat(prefix) is not None:
+    if prefix and (at := host.stat(prefix)) and is_folder(at):
         # Links must be resolved inside the driver's root: /var/run can be an absolute link there.
         with HostRoot(host.path.rstrip("/") + host.real(prefix)) as driver:
             for path, ipc in _ipc_paths(driver, mps).items():

@@ -73,18 +73,18 @@ def check_driver(
         if others and not {"nvidia", "nouveau"}.intersection(modules) and not hardware.expects_nvidia(host):
             seen = "no GPU of NVIDIA's: other vendors' hardware is here"
             return [passed("driver", seen), *folder(host)], None
-        return [absent(host, driver_root, modules, err, tool)], None
+        return [absent(host, modules, err, tool)], None
     devices = with_nodes(host, found, ("modeset", "caps", "imex")).devices
     numbered = tuple([node for node in devices if node.present or not node.family])
     return [*_parts(host, found, tool), *_gpus(host, found), *_nodes(host, numbered)], found
 
 
-def absent(host: HostRoot, driver_root: str, modules: tuple[str, ...], err: DriverError, tool: str) -> Finding:
+def absent(host: HostRoot, modules: tuple[str, ...], err: DriverError, tool: str) -> Finding:
     """The one finding where no driver is loaded: all others would follow from it; err: the survey's."""
     if "nouveau" in modules:
         why = "the kernel's nouveau drives the GPUs, and NVIDIA's module cannot"
         return failed("driver", why, then(command("modprobe", "-r", "nouveau"), command("modprobe", "nvidia")))
-    if host.stat(driver_root) is None:
+    if "driver-root" in err.hint:
         return failed("driver", err.message, command("oci-gpu-hook", "info", "--settings", note="driver-root"))
     if host.stat(nodes.CONTROL) is not None or "nvidia" in modules:
         return failed("driver", err.message, "modprobe", "nvidia")
