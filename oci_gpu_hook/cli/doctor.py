@@ -79,6 +79,7 @@ def of_host(host: HostRoot, config: str | None) -> list[diagnosis.Finding]:
         systemcheck.kernel(host.text("/proc/sys/kernel/osrelease").strip(), tool),
         *enginecheck.installation(host, entry, hooks, tool),
         of_settings,
+        *systemcheck.leases(host),
         *of_driver,
         *vendors(host, others, here, tool),
         *_written_names(host, docker, found),
@@ -99,7 +100,8 @@ def of_host(host: HostRoot, config: str | None) -> list[diagnosis.Finding]:
         findings += enginecheck.images_in_podman(host, engine) if engine.name == PODMAN.name else []
     findings += enginecheck.unread(unread, tool)
     findings += _engines(host, installed, docker, hooks, host.real(entry), tool, unknown)
-    return [*findings, systemcheck.rootless(host, tool)]
+    read = list(dict.fromkeys([it.where.rpartition(":")[0] for it in lines_of_settings]))
+    return [*findings, systemcheck.rootless(host, tool, read)]
 
 
 def _written_names(host: HostRoot, docker: Docker | None, found: DriverInventory | None) -> list[diagnosis.Finding]:

@@ -251,6 +251,15 @@ PLANTED = {
     ": >/etc/oci-gpu-hook.conf; chmod 0666 /etc/oci-gpu-hook.conf":
         Planted("fail", "settings", "others than root may write /etc/oci-gpu-hook.conf",
             "chown root: /etc/oci-gpu-hook.conf && chmod go-w /etc/oci-gpu-hook.conf", True),
+    "echo 'runtime = /nope' >/etc/oci-gpu-hook.conf":
+        Planted("fail", "settings", "runtime names no program behind oci-gpu-runtime", "vi +1 /etc/oci-gpu-hook.conf"),
+    "mkdir /etc/oci-gpu-hook.conf.d; echo 'docker-count = any' >/etc/oci-gpu-hook.conf.d/9.conf":
+        Planted("fail", "settings", "docker-count is any, and gpu-holders is not set",
+            "vi +1 /etc/oci-gpu-hook.conf.d/9.conf"),
+    "mkdir /etc/oci-gpu-hook.conf.d; echo 'records = no' >/etc/oci-gpu-hook.conf.d/9.conf":
+        Planted("pass", "settings", "/etc/oci-gpu-hook.conf.d/9.conf"),
+    "echo >/run/oci-gpu-hook/leases":
+        Planted("fail", "leases", "/run/oci-gpu-hook/leases is damaged", "rm /run/oci-gpu-hook/leases", True),
     "rm /usr/libexec/oci/hooks.d/oci-gpu-hook":
         Planted("fail", "installation", "/usr/libexec/oci/hooks.d/oci-gpu-hook is not there", REINSTALL),
     "rm /usr/libexec/oci-gpu-hook-start":
@@ -275,6 +284,9 @@ PLANTED = {
             "chmod go-w /usr/lib/oci-gpu-hook/oci_gpu_hook/__linked__/modules.", True),
     "echo 'driver-root = /run/nvidia/driver' >/etc/oci-gpu-hook.conf":
         Planted("fail", "driver", "the driver root /run/nvidia/driver is not there",
+            "oci-gpu-hook info --settings  # driver-root"),
+    "echo 'driver-root = /etc/passwd' >/etc/oci-gpu-hook.conf":
+        Planted("fail", "driver", "the driver root /etc/passwd is not a folder",
             "oci-gpu-hook info --settings  # driver-root"),
     "chmod 0777 /run/oci-gpu-hook":
         Planted("warn", "inventory", "others than root may write /run/oci-gpu-hook: nothing in it is trusted",

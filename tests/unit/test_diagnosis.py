@@ -131,19 +131,22 @@ def test_kernels_and_interpreters_that_are_too_old() -> None:
         ("", "kernel/unprivileged_userns_clone", "unprivileged_userns_clone=1"),
         ("usr/bin/newuidmap", "", "uidmap"),
         ("etc/subgid", "", "usermod"),
+        ("a mode that lets users read it", "", "chmod a+r"),
     ],
 )
 def test_rootless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacks: str, sysctl: str, remedy: str) -> None:
     for name in {"etc/subuid", "etc/subgid", "usr/bin/newuidmap"} - {lacks}:
         hosts.plant(tmp_path, name, "user:100000:65536\n")
     hosts.plant(tmp_path, f"proc/sys/{sysctl or 'other'}", "0\n")
-    root = HostRoot(str(tmp_path))
+    hosts.plant(tmp_path, "settings", "")
+    (tmp_path / "settings").chmod(0o600 if " " in lacks else 0o644)
+    root, names = HostRoot(str(tmp_path)), [f"{tmp_path}/settings"]
     monkeypatch.setattr(containers, "users_have_some", lambda root: True)
-    found = systemcheck.rootless(root, "apt")
+    found = systemcheck.rootless(root, "apt", names)
     assert (found.level, remedy in found.remedy) == (WARN if remedy else PASS, True)
     # A host without rootless containers is not warned.
     monkeypatch.setattr(containers, "users_have_some", lambda root: False)
-    assert not lacks or systemcheck.rootless(root, "apt").level == PASS
+    assert not lacks or " " in lacks or systemcheck.rootless(root, "apt", names).level == PASS
 
 
 @pytest.mark.parametrize(
@@ -311,7 +314,7 @@ def test_an_engine_is_installed_by_the_distributions_own_tool(tmp_path: Path) ->
 
 
 def test_nouveau_is_named() -> None:
-    found = drivercheck.absent(HostRoot(), "/", ("nouveau",), DriverError("no driver"), "dnf")
+    found = drivercheck.absent(HostRoot(), ("nouveau",), DriverError("no driver"), "dnf")
     assert "nouveau" in found.seen
     assert found.remedy == "modprobe -r nouveau && modprobe nvidia"
 

@@ -3,17 +3,21 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from contextlib import suppress
 
 from oci_gpu_hook.errors import ConfigError
 from oci_gpu_hook.formats.decimal import beginning
+from oci_gpu_hook.host.leases import FILE, read_leases
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.host.statefile import FOLDER
 from oci_gpu_hook.kernel.filetypes import is_open_to_others
 from oci_gpu_hook.node.diagnosis import Finding, failed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import UPGRADE_KERNEL, command, roots_alone, then
 from oci_gpu_hook.node.engines import containers
-from oci_gpu_hook.node.engines.installed import find_program
+from oci_gpu_hook.node.engines.installed import find_program, is_ours
 from oci_gpu_hook.node.machine import libselinux
 from oci_gpu_hook.node.machine.libselinux import CGROUP_V1_BOOLEAN, NODE_BOOLEANS
 from oci_gpu_hook.planning.plan import some
@@ -59,12 +63,32 @@ def settings(host: HostRoot, config: str | None) -> tuple[Settings, list[Setting
         file, _, rest = err.message.partition(":")
         line, unread = rest.partition(":")[0], file.rpartition(" ")[2]
         fix = ["mv", unread, f"{unread}.broken"] if "directory" in rest else ["vi", unread]
+        fix = ["chmod", "a+r", unread] if err.message.endswith(os.strerror(errno.EACCES)) else fix
         return Settings(), [], failed("settings", err.message, *(["vi", f"+{line}", file] if line.isdigit() else fix))
     for place in (f"{path}.d", *names):
         with suppress(OSError):
             if is_open_to_others(os.stat(place)):
                 return found, lines, failed("settings", f"others than root may write {place}", roots_alone(place))
-    return found, lines, passed("settings", path if os.path.exists(path) else "none: the defaults hold")
+    folder, _, name = found.runtime.rpartition("/")
+    is_runtime = find_program(host, name, (folder,)) and not is_ours(host, found.runtime)
+    is_any = found.docker_count == "any" and not any([it.field == "gpu_holders" for it in lines])
+    for field, is_fault, seen in (
+        ("runtime", name and not is_runtime, "names no program behind oci-gpu-runtime, which starts no container then"),
+        ("docker_count", is_any, "is any, and gpu-holders is not set: a container that asks for a number is refused"),
+    ):
+        if is_fault:
+            file, _, line = [it.where for it in lines if it.field == field and not it.scope][-1].rpartition(":")
+            return found, lines, failed("settings", f"{field.replace('_', '-')} {seen}", "vi", f"+{line}", file)
+    return found, lines, passed("settings", some(names) if names else "none: the defaults hold")
+
+
+def leases(host: HostRoot) -> list[Finding]:
+    """Whether starts can read them: one that counts holders is refused otherwise."""
+    try:
+        read_leases(host)
+    except ConfigError as err:
+        return [failed("leases", err.message, "rm", f"{FOLDER}/{FILE}")]
+    return []
 
 
 def cgroups(version: str) -> Finding:
@@ -86,7 +110,8 @@ def ebpf(refusal: str | None) -> Finding:
     return passed("eBPF", "device programs are taken")
 
 
-def rootless(host: HostRoot, tool: str) -> Finding:
+def rootless(host: HostRoot, tool: str, names: list[str]) -> Finding:
+    """names: the files of settings."""
     check, ids = "rootless", "100000-165535"
     subids = all([host.read(f"/etc/{name}") for name in ("subuid", "subgid")])
     newuidmap = find_program(host, "newuidmap")
@@ -101,6 +126,10 @@ def rootless(host: HostRoot, tool: str) -> Finding:
     if not subids:
         words = ("usermod", "--add-subuids", ids, "--add-subgids", ids, "USER")
         return warned(check, "/etc/subuid or /etc/subgid has no entry", *words)
+    for path in names:
+        with suppress(OSError):
+            if not os.stat(path).st_mode & stat.S_IROTH:
+                return warned(check, f"users cannot read {path}: their containers get no GPU", "chmod", "a+r", path)
     return passed(check, "user namespaces, newuidmap and ranges of ids are there")
 
 
