@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from oci_gpu_hook.errors import OUR_BUG, ApplyError, HookError, UsageError
+from oci_gpu_hook.errors import OUR_BUG, ApplyError, HookError, UsageError, quoted
 
 # As setup.cfg and the spec have it.
 VERSION = "0.1.0"
@@ -25,6 +25,11 @@ def main(arguments: list[str]) -> int:
     try:
         import click
     except ImportError:
+        if sys.flags.no_site:
+            # As the entry script starts it.
+            seen = f"{quoted(' '.join(arguments))} is not a hook stage (people start another program of this name)"
+            print(f"oci-gpu-hook: {seen}", file=sys.stderr)
+            return UsageError.exit_code
         print("oci-gpu-hook: the command line needs click, which this Python lacks", file=sys.stderr)
         return OUR_BUG
     from oci_gpu_hook.cli.commands import program
@@ -40,7 +45,7 @@ def main(arguments: list[str]) -> int:
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except click.ClickException as err:
-        sentence = err.format_message().rstrip(".")
+        sentence = " ".join(err.format_message().split()).rstrip(".")
         print(f"oci-gpu-hook: {sentence[:1].lower()}{sentence[1:]}", file=sys.stderr)
         return UsageError.exit_code
     except click.Abort:

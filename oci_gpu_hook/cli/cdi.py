@@ -28,6 +28,7 @@ from oci_gpu_hook.node.machine import outputfile
 from oci_gpu_hook.node.setup import cdispec as spec_of
 from oci_gpu_hook.operations import Mount
 from oci_gpu_hook.planning import meanings, platforms, provision, selection, vendorshare
+from oci_gpu_hook.planning.plan import some
 from oci_gpu_hook.request.bundle import objects
 from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.settings import Settings, read_settings
@@ -229,7 +230,8 @@ def _of_vendor(host: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict[s
         raise UsageError(f"{flag} is not allowed", ADMINISTRATOR)
     here = on_host.vendor_state(host, folders.vendor_inventory(host, flag, found.file))
     if lacking := here.lacking():
-        raise DriverError(f"{found.file} requires what this host lacks: {lacking[0]}", ADMINISTRATOR)
+        hint = f"'oci-gpu-hook info' shows what {flag} has here"
+        raise DriverError(f"{found.file} requires what this host lacks: {some(lacking)}", hint)
     hook = hook._replace(means=_means(meanings.of_vendor(here)))
     common = tuple([node for node, _ in here.common])
     devices = [

@@ -10,6 +10,7 @@ import sys
 
 import click
 
+from oci_gpu_hook.cli import accelerators
 from oci_gpu_hook.cli.options import host_root
 from oci_gpu_hook.errors import LONGEST_LIST, ConfigError, UsageError, plain, quoted
 from oci_gpu_hook.host.root import HostRoot
@@ -82,6 +83,7 @@ def configure(
         click.echo(change.by_hand, nl=False)
         raise ConfigError(change.told[0])
     if swarm is not None:
+        accelerators.check_is_server(host)
         settings = read_settings(None, None, host.path.rstrip("/"))
         named = daemonjson.devices(hardware.nvidia(host, settings.driver_root), shares)
         change = daemonjson.with_resources(host, file, change, settings, swarm, named)

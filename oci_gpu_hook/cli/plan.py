@@ -12,7 +12,7 @@ from oci_gpu_hook.cli import argumentfile, plantext
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
 from oci_gpu_hook.container import rootfs
 from oci_gpu_hook.container.process import Process
-from oci_gpu_hook.errors import ConfigError, RequestError, UsageError
+from oci_gpu_hook.errors import ConfigError, RequestError, UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.engines import cdispecs
 from oci_gpu_hook.planning.decide import decide
@@ -20,10 +20,12 @@ from oci_gpu_hook.request.annotations import folder_of
 from oci_gpu_hook.request.bundle import Bundle
 from oci_gpu_hook.request.state import State
 
+_FOLDER = click.Path(exists=True, file_okay=False, readable=False)
+
 
 @click.command()
 @click.option("--bundle", metavar="DIR", help="The container's bundle (the folder of its config.json).")
-@click.option("--image-root", metavar="DIR", help="An image's root, in place of a bundle: before there is a container.")
+@click.option("--image-root", metavar="DIR", type=_FOLDER, help="An image's root, before there is a container.")
 @click.option("--env", metavar="NAME=VALUE", multiple=True, help="A variable of that container; as often as needed.")
 @click.option("--pid", metavar="N", type=click.IntRange(min=1), help="The container's process, if it exists already.")
 @click.option("--id", "container_id", metavar="ID", default="", help="The container's id, if it exists already.")
@@ -50,6 +52,8 @@ def plan(
     if bundle is not None:
         found = argumentfile.bundle(os.path.abspath(bundle))
     else:
+        if wrong := next((item for item in env if item.find("=") < 1), None):
+            raise UsageError(f"--env is {quoted(wrong)}, which is not NAME=VALUE")
         path = os.path.abspath(str(image_root))
         found = Bundle(path, {"process": {"env": list(env)}, "root": {"path": path}})
     path = found.rootfs()

@@ -63,6 +63,12 @@ def test_the_state_is_handed_over_as_it_is(tmp_path: Path) -> None:
     assert ran == (0, f"{state!r} {tmp_path} ['-c', 'createRuntime']\n", "")
 
 
+def test_a_word_that_is_not_a_stage_is_a_mistake_of_who_registers_the_hook(tmp_path: Path) -> None:
+    """Its Python has the standard library alone, and cannot run what people type."""
+    said = "oci-gpu-hook: 'prestrat' is not a hook stage (people start another program of this name)\n"
+    assert run([starts.entry(tmp_path), "prestrat"]) == (2, "", said)
+
+
 def test_the_start_program_starts_python_as_the_entry_script_does() -> None:
     first, *lines = (ROOT / "hooks.d/oci-gpu-hook-start").read_text().splitlines()
     begin, option, value = starts.FLAGS
