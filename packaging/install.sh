@@ -331,6 +331,9 @@ do_install_docker() {
 
 do_uninstall() {
     check_ours
+    told="uninstalled oci-gpu-hook from $destdir$prefix"
+    [ -e "$destdir$entry" ] || [ -e "$destdir$library" ] ||
+        told="nothing was installed below $destdir$prefix: give DESTDIR and PREFIX of the installation"
     [ -n "$destdir" ] || "$sources/packaging/in-use.sh" "$runtime" || fail "nothing was removed"
     # This node's features, of which Node Feature Discovery would make labels for ever.
     [ -n "$destdir" ] || "$command" features --remove >/dev/null 2>&1 || :
@@ -352,7 +355,7 @@ do_uninstall() {
             rmdir --ignore-fail-on-non-empty "$destdir$folder"
         fi
     done
-    echo "uninstalled oci-gpu-hook from $destdir$prefix"
+    echo "$told"
     settings=$destdir/etc/oci-gpu-hook.conf
     [ ! -e "$settings" ] || echo "$settings is the administrator's: left there"
 }

@@ -59,7 +59,7 @@ def open_folder(host: HostRoot, *, make: bool = False) -> int:
     fd = host.open(FOLDER, posix.O_PATH | posix.O_DIRECTORY | posix.O_NOFOLLOW)
     if is_open_to_others(posix.fstat(fd), posix.geteuid()):
         posix.close(fd)
-        raise PermissionError(syscalls.EPERM, "others than root may write to it", FOLDER)
+        raise PermissionError(syscalls.EPERM, f"{FOLDER} is not root's alone", FOLDER)
     return fd
 
 

@@ -109,4 +109,4 @@ def _replace(config: str, before: posix.stat_result, data: bytes) -> None:
     try:
         replace(config, data, new, ready)
     except OSError as err:
-        raise ApplyError(f"cannot write {new}: {err.strerror}", "the administrator must fix it") from err
+        raise ApplyError(f"cannot write {config}: {err.strerror}", "the administrator must see to its folder") from err

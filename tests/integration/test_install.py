@@ -346,6 +346,8 @@ def test_an_installation_that_was_killed_at_its_start_is_no_obstacle(tmp_path: P
         (tmp_path / "usr" / LIBRARY).mkdir(parents=True)
         made(target, f"DESTDIR={tmp_path}")
         assert (tmp_path / "usr" / ENTRY).exists() == (target == "install")
+    said = made("uninstall", f"DESTDIR={tmp_path}", "PREFIX=/opt")
+    assert said == f"nothing was installed below {tmp_path}/opt: give DESTDIR and PREFIX of the installation\n"
 
 
 def test_a_wrong_setting_is_refused_in_one_sentence(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ cmp {FILE} /run/anew || :
 
 # Where it cannot be made again, or must not be: what then lies there, and what ``inventory refresh`` says, which cannot
 # fix it either.
-OTHERS, FULL = "others than root may write to it", "No space left on device"
+OTHERS, FULL = "is not root's alone", "No space left on device"
 PLACES = {
     "a folder in its place": (
         f"mv {FILE} /run/lie; mkdir {FILE}; mv /run/lie {FILE}/lie",
