@@ -11,7 +11,7 @@ import posix
 
 from oci_gpu_hook.changes import namespace
 from oci_gpu_hook.changes.tree import Tree, Undo
-from oci_gpu_hook.errors import ApplyError, DriverError
+from oci_gpu_hook.errors import ApplyError, DriverError, reason
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def cut_off(process: Process) -> None:
     try:
         namespace.cut_off(process.open("ns/mnt", posix.O_RDONLY), process.open("root", posix.O_PATH))
     except OSError as err:
-        raise ApplyError(f"cannot cut the container's mounts off from the host's: {err}", _SHOWN) from err
+        raise ApplyError(f"cannot cut the container's mounts off from the host's: {reason(err)}", _SHOWN) from err
 
 
 def _prepared(operations: tuple[Operation, ...], host: HostRoot, undo: Undo, notes: list[str]) -> Steps:
@@ -71,7 +71,7 @@ def _prepared(operations: tuple[Operation, ...], host: HostRoot, undo: Undo, not
         try:
             steps.append((operation, operation.prepare(host, undo)))
         except OSError as err:
-            sentence = f"cannot {operation.describe()}: {err}"
+            sentence = f"cannot {operation.describe()}: {reason(err)}"
             if operation.required:
                 raise DriverError(sentence, "run 'oci-gpu-hook inventory refresh', or fix the driver") from err
             notes.append(sentence)
@@ -102,7 +102,7 @@ def _close(tree: Tree) -> None:
     try:
         tree.make_readonly()
     except OSError as err:
-        raise ApplyError(f"cannot make the driver's folder read-only: {err}", _SHOWN) from err
+        raise ApplyError(f"cannot make the driver's folder read-only: {reason(err)}", _SHOWN) from err
 
 
 def _perform(operation: Operation, perform: Perform, tree: Tree, notes: list[str]) -> None:
@@ -110,7 +110,7 @@ def _perform(operation: Operation, perform: Perform, tree: Tree, notes: list[str
     try:
         note = perform(tree)
     except OSError as err:
-        note = f"cannot {operation.describe()}: {err}"
+        note = f"cannot {operation.describe()}: {reason(err)}"
         if operation.required:
             raise ApplyError(note, _SHOWN) from err
         tree.undo.take_back(before)

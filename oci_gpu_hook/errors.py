@@ -84,6 +84,12 @@ def plain(sentence: str, most: int = LONGEST) -> str:
     return "".join([letter if letter.isprintable() else ascii(letter)[1:-1] for letter in sentence])
 
 
+def reason(error: OSError) -> str:
+    """Without Python's number of it, ``[Errno 28]``."""
+    said = str(error)
+    return said.partition("] ")[2] if said.startswith("[Errno") else said
+
+
 def _cut(text: str, most: int) -> str:
     if len(text) <= most:
         return text

@@ -16,6 +16,7 @@ from __future__ import annotations
 import posix
 
 from oci_gpu_hook.changes.tree import Tree
+from oci_gpu_hook.errors import reason
 from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.kernel import mountinfo, procfile, syscalls
 from oci_gpu_hook.kernel.descriptors import closing, reopened
@@ -67,7 +68,7 @@ def _tell_ldconfig(tree: Tree, path: str, folder: str, folders: tuple[bytes, ...
         if found is not None and tree.is_own(found):
             tree.cover_with(path, f"{folder}/{name}", b"".join([it + b"\n" for it in folders]))
     except OSError as err:
-        return f"an ldconfig in the container will not find the driver: {err}"
+        return f"an ldconfig in the container will not find the driver: {reason(err)}"
     return ""
 
 

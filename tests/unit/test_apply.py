@@ -97,7 +97,7 @@ def test_everything_is_prepared_before_the_containers_namespace_is_entered(log: 
 
 def test_an_optional_step_that_fails_is_taken_back_alone(log: list[str], tmp_path: Path) -> None:
     steps = (Step(log, "a"), Step(log, "b", required=False, fails="perform"), Step(log, "c"))
-    assert run(tmp_path, *steps) == ["cannot do b: [Errno 5] it broke"]
+    assert run(tmp_path, *steps) == ["cannot do b: it broke"]
     assert log[-5:] == ["perform a", "perform b", "undo perform b", "perform c", LEAVE]
     # All is, if it is required, where it was done: the kernel unmounts nothing of a namespace that the caller has left.
     with pytest.raises(ApplyError):
@@ -114,7 +114,7 @@ def test_a_step_that_cannot_be_prepared_stops_the_start_before_anything_is_done(
 
 def test_an_optional_step_that_cannot_be_prepared_is_noted_and_not_performed(log: list[str], tmp_path: Path) -> None:
     steps = (Step(log, "a", required=False, fails="prepare"), Step(log, "b"))
-    assert run(tmp_path, *steps) == ["cannot do a: [Errno 5] it broke"]
+    assert run(tmp_path, *steps) == ["cannot do a: it broke"]
     assert log == ["prepare a", "prepare b", "drop", ENTER, "perform b", LEAVE]
 
 

@@ -132,7 +132,8 @@ class _Container:
                     raise ApplyError(f"{name} did not end within {self._seconds:g} seconds") from None
                 raise
         if code:
-            raise ApplyError(f"{name} failed: {_said(errors) or f'it ended with {code}'}")
+            said = _said(errors).removeprefix(f"{name} failed: ")
+            raise ApplyError(f"{name} failed: {said or f'it ended with {code}'}")
 
 
 def _prepare(host: HostRoot, folder: str, settings: Settings, config: str | None) -> str:
