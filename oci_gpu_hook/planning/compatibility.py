@@ -8,7 +8,7 @@ with: on a brand that it does not list, cuInit fails with error 804 (https://doc
 
 from __future__ import annotations
 
-from oci_gpu_hook.container.compat import Compat, version_of
+from oci_gpu_hook.container.compat import CUDA, Compat, version_of
 from oci_gpu_hook.driver.inventory import Library
 from oci_gpu_hook.driver.proc import Gpu
 from oci_gpu_hook.formats.ldcache import Entry
@@ -37,7 +37,7 @@ def with_newer(
     """
     driver, cuda = versions
     flags = next((library.flags for library in libraries if library.bits == 64), None)
-    names = [name for name in compat.names if name.startswith(_CUDA_FAMILY) and _is_soname(name)]
+    names = _sonames(compat)
     if compat.fault:
         said = f"{compat.folder} is left out: {compat.fault}"
     elif flags is None or not share.folder or not _is_newer(compat, version_of(driver), version_of(cuda)):
@@ -94,7 +94,11 @@ def _misfit(compat: Compat, driver: str, gpus: tuple[Gpu, ...]) -> str:
     return ""
 
 
-def _is_soname(name: str) -> bool:
-    """Whether a name is a SONAME, of letters that are safe to show: it comes from an image, and goes to logs."""
-    stem, _, number = name.partition(".so.")
-    return _NAME.issuperset(stem) and number.isdecimal() and number.isascii()
+def _sonames(compat: Compat) -> list[str]:
+    """Those of CUDA's libraries, of letters that are safe to show: they come from an image, and go to logs."""
+    named = [(stem, number) for stem, _, number in [name.partition(".so.") for name in compat.names]]
+    safe = [it for it in named if it[0].startswith(_CUDA_FAMILY) and _NAME.issuperset(it[0])]
+    numbered = {it for it in safe if it[1].isdecimal() and it[1].isascii()}
+    # Of some companions (libnvidia-gpucomp) the driver's version is in the SONAME; libcuda's own is not one.
+    stems, version = {*[stem for stem, _ in numbered], CUDA[:-4]}, compat.library[len(CUDA) :]
+    return [".so.".join(it) for it in safe if it in numbered or (it[1] == version and it[0] not in stems)]

@@ -201,6 +201,21 @@ def test_a_host_without_native_libraries_gets_none() -> None:
 
 
 @pytest.mark.parametrize(
+    ("more", "taken"),
+    [
+        ("libnvidia-gpucomp.so.575.57.08", True),
+        ("libnvidia-ptxjitcompiler.so.575.57.08", False),  # its SONAME is there
+        ("libnvidia-gpucomp.so.575.57.07", False),
+        ("libnvidia gpucomp.so.575.57.08", False),
+    ],
+)
+def test_a_companion_without_a_short_name_comes_by_its_version(more: str, taken: bool) -> None:
+    """As NVIDIA's packages for CUDA 13 have them: libcuda opens them by that name."""
+    short = ["libcuda.so.1", "libnvidia-ptxjitcompiler.so.1"]
+    assert decide(offered(names=(*short, NEWER, more)), "570.1.1")[0] == [*short, *[more] * taken]
+
+
+@pytest.mark.parametrize(
     "name",
     ["libcuda.so.1\n", "libcuda\x1b[2J.so.1", "libcuda\x00.so.1", "libcuda/../x.so.1", "libcuda x.so.1",
      "libcudа.so.1", "libcuda\udcff.so.1", "libcuda.so.١", "libcuda.so.²", "libcuda.so.", "libcuda.so.1.so.1",
