@@ -35,8 +35,9 @@ COMPAT32 = "compat32"
 FOLDER = "/usr/local/nvidia"
 # Of sites that give each container their own /usr/local.
 _ELSEWHERE = "/usr/lib/oci-gpu-hook"
-# Named so that it comes before the image's own.
-LD_SO_CONF = "/etc/ld.so.conf.d/000-oci-gpu-hook.conf"
+# Named so that it comes before the image's own.  With another vendor's flag: by CDI a container has several starts of
+# the hook, and none may hide from ldconfig what an earlier one has brought.
+_LD_SO_CONF = "/etc/ld.so.conf.d/000-oci-gpu-hook{}.conf"
 
 _PROC_DRIVER = "/proc/driver/nvidia"
 # The mask that it carries has 64 bits (NVIDIA's README, "Application Profiles", and EGLVisibleDGPUDevices).
@@ -94,8 +95,9 @@ def join(layout: Layout, version: str, shares: tuple[Share, ...]) -> Provision:
     entries = tuple(dict.fromkeys([entry for share in shares for entry in share.entries]))
     if entries and layout.finds_by_cache():
         folders = tuple(dict.fromkeys([share.folder for share in shares if share.folder]))
-        reason = "the loader and 'ldconfig -p' find the libraries"
-        operations.append(LdCache(LD_SO_CACHE, LD_SO_CONF, folders, entries, required=True, reason=reason))
+        reason, name = "the loader and 'ldconfig -p' find the libraries", folders[0].rpartition("/")[2]
+        configuration = _LD_SO_CONF.format("" if FOLDER.endswith(name) else f"-{name}")
+        operations.append(LdCache(LD_SO_CACHE, configuration, folders, entries, required=True, reason=reason))
     devices = dict.fromkeys([(node.major, node.minor) for share in shares for node, _ in share.nodes])
     notes = tuple([note for share in shares for note in share.notes])
     holds = tuple([held for share in shares for held in share.holds])
