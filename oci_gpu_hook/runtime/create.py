@@ -55,7 +55,10 @@ def add_hook(config: str, hook: str) -> None:
     if not isinstance(hooks, dict) or not all([it is None or isinstance(it, list) for it in hooks.values()]):
         raise BundleError(f"{config} is of the wrong shape: hooks has no lists", ENGINE_HINT)
     there = [it for stage in _STAGES_OF_THE_JOB for it in hooks.get(stage) or () if isinstance(it, dict)]
-    if any([str(it.get("path")).rpartition("/")[2] in _DO_THE_JOB for it in there]):
+    doing = [it.get("args") for it in there if str(it.get("path")).rpartition("/")[2] in _DO_THE_JOB]
+    by_cdi = [words for words in doing if isinstance(words, list) and any([f"{it}"[:5] == "--cdi" for it in words])]
+    # What a CDI spec of ours has started gives that spec's devices alone.
+    if len(doing) > len(by_cdi) or (by_cdi and not _asks(config)):
         return
     _replace(config, before, with_hook(data.decode(), hook, bool(hooks.get(_STAGE))).encode())
 

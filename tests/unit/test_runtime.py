@@ -70,6 +70,17 @@ def test_a_hook_that_does_the_job_is_left_alone(config: Path, stage: str, name: 
         assert add(config, {"hooks": {late: [OURS]}})["hooks"]["createRuntime"] == [OURS]
 
 
+@pytest.mark.parametrize(
+    ("env", "more", "added"),
+    [("0", (), True), ("void", (), False), ("0", (OURS,), False), ("0", ({**OURS, "args": 1},), False)],
+)
+def test_a_cdi_specs_start_does_not_do_anothers_job(config: Path, env: str, more: Any, added: bool) -> None:
+    started = {**OURS, "args": [*OURS["args"], "--cdi-vendor", "OCI_AMD"]}
+    hooks = {"createRuntime": [started, *more]}
+    document = {"process": {"env": ["OCI_AMD=void", f"NVIDIA_VISIBLE_DEVICES={env}"]}, "hooks": hooks}
+    assert add(config, document)["hooks"] == {"createRuntime": [started, *more, *[OURS] * added]}
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=9) | st.floats(allow_nan=False, allow_infinity=False),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3),
