@@ -84,7 +84,7 @@ def leave_to_engine(plan: Plan, spec: Spec, paths: tuple[str, ...]) -> Plan:
     if request is not None and spec.vendor:
         vendors = [it._replace(devices=names or (ALL,), nodes=()) for it in request.vendors]
         request = request._replace(vendors=tuple(vendors))
-    elif request is not None and plan.provision.inventory is not None:
+    elif request is not None:
         request = request._replace(devices=names, nodes=())
     missing = [it for it in plan.operations if isinstance(it, Device) and it.path not in paths]
     # One program allows all of them, or the engine has.

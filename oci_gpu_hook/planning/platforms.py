@@ -26,10 +26,13 @@ if TYPE_CHECKING:
     from oci_gpu_hook.planning.plan import Reasoned
     from oci_gpu_hook.vendors.vendorinventory import Link, See, Vendor
 
+    Chosen = tuple[str, tuple[tuple[proc.Gpu, str], ...]]
+
 # The CUDA of each release of Jetson Linux, by NVIDIA's release notes: nothing on the host says it without a program.
 _CUDA = {"36.2": "12.2", "36.3": "12.2", "36.4": "12.6", "38.2": "13.0"}
-_INTEGRATED = "00000000:01:00.0"
+INTEGRATED = "00000000:01:00.0"
 _DISPLAY_MINOR = 2
+_WHOLE: tuple[Held, ...] = (Held(ALL, ALL),)
 _BARE_UUID = (8, 4, 4, 4, 12)  # of a UUID without a beginning, as Orin's is
 _HINT = "the container's author must ask for one that exists; index 0 is the integrated GPU"
 
@@ -43,9 +46,11 @@ def share(
     # Where the engine has made the nodes that somebody chose, only files are lacking.
     devices = (NONE,) if request.devices in ((NONE,), ()) else (ALL,)
     given = vendorshare.share(layout, Request("env", devices, flag=VISIBLE_DEVICES, file=found.inventory.file), found)
-    if devices == (ALL,):
-        nodes = given.nodes if inventory is None else _with_gpus_on_pci(host, request, inventory, given.nodes)
-        given = given._replace(nodes=nodes, holds=(Held(ALL, ALL),))
+    if devices == (ALL,) or request.nodes:
+        nodes, holds = given.nodes, _WHOLE
+        if inventory is not None:
+            nodes, holds = _with_gpus_on_pci(host, request, inventory, given.nodes)
+        given = given._replace(nodes=nodes, holds=holds)
     if layout.compat and kind == platform.TEGRA:
         from oci_gpu_hook.planning import compatibility
 
@@ -122,13 +127,22 @@ def _notes(request: Request, kind: str) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _with_gpus_on_pci(host: HostRoot, request: Request, inventory: DriverInventory, listed: Reasoned) -> Reasoned:
-    """The nodes that a request brings, of those that the lists name and those of GPUs on PCI; RequestError."""
-    others = tuple([gpu for gpu in inventory.gpus if gpu.bus_id != _INTEGRATED])
-    integrated = next((gpu for gpu in inventory.gpus if gpu.bus_id == _INTEGRATED), None)
+def _with_gpus_on_pci(
+    host: HostRoot, request: Request, inventory: DriverInventory, listed: Reasoned
+) -> tuple[Reasoned, tuple[Held, ...]]:
+    """The nodes that a request brings, of those that the lists name and those of GPUs on PCI, but for what a CDI spec
+    has brought; and what it holds; RequestError.
+    """
+    others = tuple([gpu for gpu in inventory.gpus if gpu.bus_id != INTEGRATED])
+    integrated = next((gpu for gpu in inventory.gpus if gpu.bus_id == INTEGRATED), None)
     if not others:
-        return listed
-    wants_integrated, chosen = _chosen(request.devices, integrated, others)
+        return listed, _WHOLE
+    wants_integrated, chosen = (_given if request.nodes else _chosen)(request, integrated, others)
+    own = Held(integrated.bus_id, "0", integrated.bus_id) if integrated else Held(ALL, "0")
+    held = [own] * bool(wants_integrated)
+    held += [Held(gpu.bus_id, str(at), gpu.bus_id) for at, gpu in enumerate(others, 1) if gpu in dict(chosen)]
+    if request.nodes:
+        return (), tuple(held)
     of_gpus = {f"/dev/nvidia{gpu.minor}": gpu for gpu in inventory.gpus}
     given = [None, integrated] if wants_integrated else [None]
     found = [(node, reason) for node, reason in listed if of_gpus.get(node.path) in given]
@@ -140,17 +154,22 @@ def _with_gpus_on_pci(host: HostRoot, request: Request, inventory: DriverInvento
         looked = with_nodes(host, inventory, selection.families(request), request.imex_channels, gpus=gpus)
         wanted = selection.nodes(request, selection.Selection(chosen, ()), looked)
         found += [(node, reason) for node, reason in wanted if node.path not in known]
-    return tuple(found)
+    return tuple(found), tuple(held)
 
 
-def _chosen(
-    devices: tuple[str, ...], integrated: proc.Gpu | None, others: tuple[proc.Gpu, ...]
-) -> tuple[str, tuple[tuple[proc.Gpu, str], ...]]:
+def _given(request: Request, integrated: proc.Gpu | None, others: tuple[proc.Gpu, ...]) -> Chosen:
+    """By a spec's nodes: those that the lists name come with each GPU, Orin's display with its own alone."""
+    chosen = tuple([(gpu, path) for gpu in others if (path := f"/dev/nvidia{gpu.minor}") in request.nodes])
+    sign = f"/dev/nvidia{integrated.minor if integrated else _DISPLAY_MINOR}"
+    return sign if sign in request.nodes or not chosen else "", chosen
+
+
+def _chosen(request: Request, integrated: proc.Gpu | None, others: tuple[proc.Gpu, ...]) -> Chosen:
     """The selector that asks for the integrated GPU, "" for none, and the others, each with its selector."""
-    if devices == (ALL,):
+    if request.devices == (ALL,):
         return ALL, tuple([(gpu, ALL) for gpu in others])
     wants, chosen = "", dict[proc.Gpu, str]()
-    for selector in devices:
+    for selector in request.devices:
         index = decimal(selector)
         is_own = integrated is not None and selector in (integrated.uuid, integrated.bus_id)
         if index == 0 or is_own or tuple(map(len, selector.split("-"))) == _BARE_UUID:

@@ -11,18 +11,16 @@ from oci_gpu_hook.request.selectors import KnownVendor, Request
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs
 
-# Nodes that a spec of ours brings for NVIDIA's devices: on a server, on a Jetson, under WSL 2.
-_OURS = ("/dev/nvidia", "/dev/nvhost", "/dev/nvgpu/", "/dev/nvmap", "/dev/dxg")
+# Nodes that a spec of ours brings with a device, beside those of GPUs: on a server, on a Jetson, under WSL 2.
+_BESIDE = (*BESIDE_GPUS, "/dev/nvhost", "/dev/nvgpu/", "/dev/nvmap", "/dev/dxg")
 
 
 def of_nodes(
     inputs: Inputs, settings: Settings, nodes: tuple[str, ...], capabilities: tuple[str, ...]
-) -> tuple[Request | None, tuple[str, ...]]:
+) -> tuple[Request, tuple[str, ...]]:
     """The request that the device nodes in config.json stand for, and a sentence for each thing that is left out."""
-    if not any([path.startswith(_OURS) for path in nodes]):
-        return None, ()
-    # Control nodes stand for no device.
-    given = tuple([path for path in nodes if is_gpu(path) or path.startswith(BESIDE_GPUS)])
+    # Control nodes stand for no device, and ``none`` has no node on a Jetson and under WSL 2.
+    given = tuple([path for path in nodes if is_gpu(path) or path.startswith(_BESIDE)])
     granted = tuple([name for name in words.CAPABILITIES if name in capabilities])
     notes, environment = check_sections(settings), inputs.environment
     required, asked = requirements(environment, settings), words.listed(environment, words.DRIVER_CAPABILITIES)

@@ -70,12 +70,14 @@ def test_management_brings_all_and_none_brings_files(root: Path, tmp_path: Path)
 @pytest.mark.parametrize(("platform", "nodes"), [("tegra", set(tegra.DEVICES)), ("wsl", {"/dev/dxg"})])
 def test_a_jetson_and_wsl_have_specs(root: Path, platform: str, nodes: set[str]) -> None:
     generate = f"oci-gpu-hook cdi generate --output {SPEC}\n"
-    command = "sh -c 'find /dev/nv* /dev/host1x* /dev/v4l2* /dev/dxg ! -type d 2>/dev/null; ldconfig -p; nvidia-smi'"
-    for device in ("all", "0"):
+    find = "find /dev/nv* /dev/host1x* /dev/v4l2* /dev/dxg ! -type d 2>/dev/null"
+    for device in ("all", "0", "none"):
+        command = f"sh -c '{find}; ldconfig -p; nvidia-smi || test {device} = none'"
         options = cdi_devices(f"nvidia.com/gpu={device}")
         out = run_podman(root, command, options=options, before=generate, platform=platform).printed()
         lines = out.splitlines()
-        assert {line for line in lines if line.startswith("/dev/")} >= nodes
+        there = {line for line in lines if line.startswith("/dev/")}
+        assert there == set() if device == "none" else there >= nodes
         assert any("libcuda.so.1 " in line for line in lines), out
 
 

@@ -6,19 +6,27 @@ from __future__ import annotations
 import os
 import posix
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from oci_gpu_hook.driver.inventory import Library
+from oci_gpu_hook.driver.proc import Gpu
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.planning import platforms
+from oci_gpu_hook.request.cdirequest import of_nodes
+from oci_gpu_hook.request.parse import Request
+from oci_gpu_hook.request.settings import Settings
+from oci_gpu_hook.request.sources import Inputs
 from oci_gpu_hook.vendors import platform, tegra, wsl
 from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Group, Item, Link
 from tests.unit import hosts
 from tests.unit.program import Program
+from tests.unit.test_cdi import gpu, inventory
+from tests.vocabulary.host import LAYOUT
 
 RELEASE = "# R36 (release), REVISION: 4.3, GCID: 38968081, BOARD: generic, EABI: aarch64, DATE: ...\n"
 VERSION = "proc/driver/nvidia/version"
@@ -338,6 +346,28 @@ def test_a_host_without_any_of_the_devices_is_named_with_the_remedy(jetson: Host
         platforms.platform_state(jetson, platform.TEGRA, everything=False)
     plant(jetson, f"{FOLDER}/devices.csv", "")
     assert refused(jetson) == f"the CSV files in {FOLDER} name no device"
+
+
+# Thor's own GPU, which NVIDIA's module drives, and another one on PCI.
+OWN, ADDED = inventory(gpu(0, "GPU-a", 0, "00000000:01:00.0")).gpus[0], gpu(1, "GPU-b", 1, "00000000:05:00.0")
+THOR, IGX, FIRST, SECOND = (OWN, ADDED), (ADDED,), OWN.bus_id, ADDED.bus_id
+
+
+@pytest.mark.parametrize(
+    ("gpus", "asked", "held"),
+    [((), "0", ["all"]), ((), "/dev/nvmap", ["all"]), ((), "/dev/dxg", ["all"]), ((), "", []), ((OWN,), "0", ["all"]),
+     (THOR, "0", [FIRST]), (THOR, "1", [SECOND]), (THOR, "all", [FIRST, SECOND]), (IGX, "0", ["all"]),
+     (IGX, "all", ["all", SECOND]), (THOR, "/dev/nvmap,/dev/nvidia0", [FIRST]), (THOR, "/dev/nvidia1", [SECOND]),
+     (THOR, "/dev/nvidia0,/dev/nvidia1", [FIRST, SECOND]), (IGX, "/dev/nvmap,/dev/nvidia2", ["all"]),
+     (IGX, "/dev/nvmap,/dev/nvidia1", [SECOND])],
+)  # fmt: skip
+def test_a_container_holds_what_it_has_of_a_jetson(jetson: Host, gpus: tuple[Gpu, ...], asked: str, held: Any) -> None:
+    """By CDI the nodes tell it, which the engine makes."""
+    by_name = asked[:1].isalnum()
+    by_nodes, _ = of_nodes(Inputs({}), Settings(), tuple(asked.split(",")), ("utility",))
+    request = Request("env", (asked,)) if by_name else by_nodes
+    share, _ = platforms.share(jetson, LAYOUT, request, inventory(*gpus) if gpus else None)
+    assert ([it.key for it in share.holds], bool(share.nodes)) == (held, by_name)
 
 
 # --- WSL 2 as a vendor: the device, the libraries that Windows shows, and the driver's packages that they need

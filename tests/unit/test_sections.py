@@ -225,7 +225,6 @@ def test_so_it_is_by_cdi() -> None:
     found = of("[image a]\nrecords = no", DOCKER)
     _, (note,) = of_nodes(Inputs({VISIBLE: "void"}), found, ("/dev/nvidia0",), ("utility",))
     assert "the strictest of them hold" in note
-    assert of_nodes(Inputs({}), found, (), ("utility",)) == (None, ())
 
 
 def test_the_strictest_value_is_the_one_that_gives_least() -> None:
