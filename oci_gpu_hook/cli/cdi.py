@@ -15,7 +15,7 @@ from oci_gpu_hook.cli.options import config_file, host_root
 from oci_gpu_hook.container import layout
 from oci_gpu_hook.driver import proc
 from oci_gpu_hook.driver.inventory import DriverInventory
-from oci_gpu_hook.driver.nodes import of_families
+from oci_gpu_hook.driver.nodes import CAPS_FOLDER, of_families
 from oci_gpu_hook.errors import ConfigError, DriverError, HookError, UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_regular
@@ -170,7 +170,12 @@ def spec_now(host: HostRoot, settings: Settings, hook: spec_of.Hook, kind: str =
     hook = hook._replace(means=_means(meanings.of_nvidia(found)))
     common = _nodes(found, asked._replace(devices=(NONE,), mig_config=False, mig_monitor=False, imex_channels=()))
     if kind == MANAGEMENT:
-        return spec_of.document(common, ((ALL, _nodes(found, asked)),), hook, cdispecs.MANAGEMENT), ""
+        # That of IMEX's management too, whose minor only a node tells.
+        names = [name.removeprefix("nvidia-cap") for name in host.names(CAPS_FOLDER)]
+        minors = tuple(sorted([int(name) for name in names if name.isdecimal()]))
+        caps = [node for node in of_families(host, ("caps",), (), minors, ()) if node.present]
+        everything = tuple(dict.fromkeys([*_nodes(found, asked), *caps]))
+        return spec_of.document(common, ((ALL, everything),), hook, cdispecs.MANAGEMENT), ""
     devices = [(name, _nodes(found, asked._replace(devices=(name,)))) for name in spec_of.names(found)]
     return spec_of.document(common, tuple(devices), hook), spec_of.nameless(found)
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from oci_gpu_hook.container import layout
-from oci_gpu_hook.driver import inventory, proc
+from oci_gpu_hook.driver import inventory, nodes, proc
 from oci_gpu_hook.host import statefile
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.planning import provision, selection
@@ -41,6 +41,11 @@ def provide(host: HostRoot, laid_out: layout.Layout, request: Request, settings:
 def _of_gpus(
     host: HostRoot, laid_out: layout.Layout, request: Request, settings: Settings, known: inventory.DriverInventory
 ) -> tuple[Share, inventory.DriverInventory]:
+    if request.nodes:
+        # MIG's management too, which a spec of that kind brings.
+        minors = (known.mig_config_minor, known.mig_monitor_minor)
+        configures, monitors = [f"{nodes.CAPS_FOLDER}/nvidia-cap{minor}" in request.nodes for minor in minors]
+        request = request._replace(mig_config=configures, mig_monitor=monitors)
     selected = selection.select(request, known)
     gpus = tuple([gpu for gpu, _ in selected.gpus])
     families, mps = selection.families(request), (settings.mps_pipe_folder, settings.mps_pipe_owner)

@@ -54,12 +54,16 @@ def test_what_is_beside_gpus_has_specs_of_its_own(root: Path, tmp_path: Path, ki
 
 def test_management_brings_all_and_none_brings_files(root: Path, tmp_path: Path) -> None:
     generate = f"{GENERATE}oci-gpu-hook cdi generate --kind management --output /etc/cdi/management.yaml\n"
-    command = "sh -c 'find /dev/nvidia* ! -type d | sort; nvidia-smi -L; ldconfig -p | grep libcuda.so.1'"
+    # As of fabric-imex-mgmt.
+    generate = "mknod /dev/nvidia-caps/nvidia-cap99 c $(awk '/nvidia-caps$/ {print $1}' /proc/devices) 99\n" + generate
+    find = "find /dev/nvidia* /proc/driver/nvidia/capabilities/mig ! -type d | sort"
+    command = f"sh -c '{find}; nvidia-smi -L; ldconfig -p | grep libcuda.so.1'"
     how = {"before": generate, "description": more(tmp_path)}
     out = run_podman(root, command, options=cdi_devices("management.nvidia.com/gpu=all"), **how).printed()
     nodes = [line for line in out.splitlines() if line.startswith("/dev/")]
     assert len([path for path in nodes if path[len("/dev/nvidia") :].isdecimal()]) == 8
-    assert {"/dev/nvidia-caps/nvidia-cap1", "/dev/nvidia-caps/nvidia-cap2"} <= set(nodes)
+    assert {f"/dev/nvidia-caps/nvidia-cap{number}" for number in (1, 2, 99)} <= set(nodes)
+    assert {f"/proc/driver/nvidia/capabilities/mig/{name}" for name in ("config", "monitor")} <= {*out.splitlines()}
     assert "/dev/nvidia-caps-imex-channels/channel1" in nodes
     assert out.count("(UUID: GPU-") == 8
     none = run_podman(root, command, options=cdi_devices("nvidia.com/gpu=none"), **how)
