@@ -201,7 +201,8 @@ def _of_platform(host: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict
         return tuple([node for node, _ in share.nodes])
 
     listed = gpus.gpus if gpus else ()
-    words = [str(number) for number in range(max(len(listed), 1))] + [gpu.uuid for gpu in listed if gpu.uuid]
+    count = 1 + len([gpu for gpu in listed if gpu.bus_id != platforms.INTEGRATED])
+    words = [str(number) for number in range(count)] + [gpu.uuid for gpu in listed if gpu.uuid]
     devices = tuple([(word, provided(word)) for word in (*words, ALL, NONE)])
     return spec_of.document(provided(NONE), devices, hook)
 

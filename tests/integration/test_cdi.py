@@ -85,6 +85,13 @@ def test_a_jetson_and_wsl_have_specs(root: Path, platform: str, nodes: set[str])
         assert any("libcuda.so.1 " in line for line in lines), out
 
 
+def test_a_board_with_a_gpu_on_pci_has_each_by_its_index(root: Path) -> None:
+    """NVIDIA's module knows nothing of the integrated one, which nvgpu drives."""
+    generate = f"{GENERATE}grep name {SPEC}\n"
+    said = run_podman(root, "ldconfig -p", before=generate, vendors=("thor",), description="igx").printed()
+    assert [name for name in ("0", "1", "2") if f'"name": "{name}"' in said] == ["0", "1"]
+
+
 # GPU 0 and 1 by their addresses, after a boot that has numbered them otherwise; GPU 1 taken away; a node left over.
 ADDRESSES = "cd /proc/driver/nvidia/gpus; set -- *; cd /\n"
 MINORS = f"""{ADDRESSES}
