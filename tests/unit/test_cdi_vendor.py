@@ -102,6 +102,16 @@ def test_only_names_that_cdi_has_are_in_it_each_once() -> None:
     assert all(DEVICE_NAME.fullmatch(name) for name in names)
 
 
+@pytest.mark.parametrize(
+    ("kind", "mode", "version"),
+    [("a.com/npu", 0o666, "0.5.0"), ("a.com/npu.full", 0o666, "0.6.0"), ("a.com/npu.full", 0o660, "0.7.0")],
+)
+def test_a_spec_is_of_the_oldest_version_that_has_what_it_says(kind: str, mode: int, version: str) -> None:
+    """By an older one, engines refuse it."""
+    node = DeviceNode("/dev/npu0", 240, 0, mode, 0, 7, True)
+    assert cdispec.document((node,), (), cdispec.Hook("/x", (), vendor="OCI_A"), kind)["cdiVersion"] == version
+
+
 # `cdi generate --vendor`.
 
 

@@ -4,8 +4,8 @@
 The engine makes the device nodes, opens the device cgroup for them, and starts the hook.  All else that a container
 gets the hook gives it, from what the host has at that start: a spec of GPUs or of a vendor has no version, file or
 number, which could be another's later, and says whose each node is.  What is beside GPUs (`of_nodes`) needs no hook:
-that spec has its files.  Container Device Interface, SPEC.md, 0.5.0 (device names that begin with a digit), 0.7.0
-(additionalGids).
+that spec has its files.  Container Device Interface, SPEC.md, 0.5.0 (device names that begin with a digit), 0.6.0 (a
+dot in a kind's class), 0.7.0 (additionalGids).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Edits = dict[str, list[Any]]
 
-VERSION = "0.5.0"
+VERSION, VERSION_WITH_DOTS = "0.5.0", "0.6.0"
 # With additionalGids, which podman before 5 does not know.
 VERSION_WITH_GROUPS = "0.7.0"
 STAGE = "createRuntime"
@@ -94,8 +94,9 @@ def document(
     has_groups = any(["additionalGids" in edits for edits in (shared, *[edits for _, edits in own])])
     # Engines refuse a device without edits: a vendor may have nothing but files.
     listed = [{"name": name, "containerEdits": edits or {"env": variables}} for name, edits in own]
+    least = VERSION_WITH_DOTS if "." in kind.partition("/")[2] else VERSION
     return {
-        "cdiVersion": VERSION_WITH_GROUPS if has_groups else VERSION,
+        "cdiVersion": VERSION_WITH_GROUPS if has_groups else least,
         "kind": kind,
         "devices": listed,
         "containerEdits": {"env": variables, **shared, "hooks": [_started(hook)]},
