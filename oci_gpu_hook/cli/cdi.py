@@ -88,6 +88,8 @@ def generate(
     """
     outputfile.check_name("--output", output)
     settings = read_settings(config, None)
+    if flag == "":
+        raise UsageError("--vendor is empty", "give the flag of a vendor's file, such as OCI_AMD")
     if flag is not None and kind is not None:
         raise UsageError("--kind cannot be given with --vendor", "give one of the two")
     if capabilities is not None and (flag is not None or kind in FAMILIES):

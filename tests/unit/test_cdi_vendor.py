@@ -119,6 +119,7 @@ def test_a_spec_is_of_the_oldest_version_that_has_what_it_says(kind: str, mode: 
     ("words", "sentence"),
     [
         (["--vendor", "\x1b[2J"], "no vendor's file of this host has the flag '\\x1b[2J'"),
+        (["--vendor", ""], "--vendor is empty"),
         (["--vendor", FLAG, "--capabilities", "all"], "--capabilities does not apply to --vendor"),
         (["--vendor", FLAG], "OCI_ACME is not allowed"),
     ],
