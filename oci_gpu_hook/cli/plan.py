@@ -59,11 +59,14 @@ def plan(
     path = found.rootfs()
     question = Question(found, State(container_id or folder_of(found.path)[1]), Options(config, host.path))
     # Of several, of which each is a start of its own, the first.
-    spec = next(iter(cdispecs.in_bundle(found)), None)
-    settings, request, notes = None, None, tuple[str, ...]()
+    specs = cdispecs.in_bundle(found)
+    spec, others = specs[0] if specs else None, [it.vendor or cdispecs.GPU for it in specs[1:]]
+    beside = tuple([f"{it} by its CDI spec: a start of its own, which is not shown" for it in others])
+    settings, request, notes = None, None, beside
     try:
         settings = question.settings()
         request, notes = question.request(settings, spec)
+        notes = (*notes, *beside)
     except (ConfigError, RequestError) as err:
         # Wrong settings stop only a container that asks for something.
         if settings or spec or question.may_ask():

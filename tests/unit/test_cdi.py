@@ -97,7 +97,9 @@ def test_plan_shows_what_engine_and_hook_do(mig_host: Node, capsys: pytest.Captu
     """The plan that is carried out, and beside it what is done by then."""
     config = cdi_engine.bundle(mig_host.folder, {})
     words = cdi_engine.inject(config, mig_host.spec("all"), "0")
-    config["hooks"] = {"createRuntime": [{"path": "/usr/bin/true"}, {"path": "/usr/bin/oci-gpu-hook", "args": words}]}
+    other = {"path": "/usr/bin/oci-gpu-hook", "args": ["oci-gpu-hook", "createRuntime", "--cdi-vendor", "OCI_RDMA"]}
+    ours = {"path": "/usr/bin/oci-gpu-hook", "args": words}
+    config["hooks"] = {"createRuntime": [{"path": "/usr/bin/true"}, ours, other]}
     carried_out = cdi_engine.start(config, mig_host, words[2:])
     assert carried_out is not None and carried_out.done
     bundle = str(mig_host.folder / "bundle")
@@ -108,6 +110,7 @@ def test_plan_shows_what_engine_and_hook_do(mig_host: Node, capsys: pytest.Captu
     # The runtime opens the device cgroup for the nodes that a spec lists.
     assert sorted([item["path"] for item in shown["done"] if item["op"] != "cgroup"]) == sorted(made)
     assert {item["op"] for item in shown["done"]} <= {"device", "cgroup"}
+    assert "OCI_RDMA by its CDI spec: a start of its own, which is not shown" in shown["notes"]
 
 
 def test_a_spec_says_nodes_and_nothing_that_a_driver_or_a_boot_changes(mig_host: Node) -> None:
