@@ -297,11 +297,12 @@ def test_without_pyyaml_others_specs_are_not_read(tmp_path: Path, monkeypatch: p
     assert (older.level, older.seen) == (FAIL, "/etc/cdi/0.yaml is for driver 570.1, the host has 580.1")
 
 
-def test_without_a_driver_nothing_is_said_of_specs_of_gpus(tmp_path: Path) -> None:
-    """That there is none is the finding; other devices' specs are compared all the same."""
+def test_without_a_driver_nothing_is_said_of_others_specs_of_gpus(tmp_path: Path) -> None:
+    """Ours are compared, as on a Jetson, and other devices' specs."""
     vendors = OUR_SPEC.replace("nvidia.com/gpu", "a.com/npu").replace('--cdi", "compute"', '--cdi-vendor", "OCI_A"')
     specs = planted(tmp_path, OUR_SPEC, THEIR_SPEC, vendors)
-    (found,) = speccheck.compared(specs, "", lambda spec: ("it is old", speccheck.AGAIN))
+    ours, found = speccheck.compared(specs, "", lambda spec: ("it is old", speccheck.AGAIN))
+    assert ours.seen == "/etc/cdi/0.yaml: it is old"
     assert found.seen == "/etc/cdi/2.yaml: it is old" and "--vendor OCI_A" in found.remedy
     (found,) = judged(specs[:1], "no driver is loaded", "the administrator must load it")
     assert found.remedy == "the administrator must load it", "what is right again after a boot is not removed"

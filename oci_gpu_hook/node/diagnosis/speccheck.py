@@ -25,7 +25,7 @@ def compared(
     """Each spec of ours as the host is now, of one kind one in a folder; and others' of GPUs; version: the driver's,
     "" for none; out_of_date: why a spec of ours is, "" if it is not, and what ends that, a word of these or a sentence.
     """
-    for spec in [spec for spec in specs if version or spec.kind not in (GPU, MANAGEMENT)]:
+    for spec in [spec for spec in specs if version or spec.is_ours or spec.kind not in (GPU, MANAGEMENT)]:
         ours = [it for it in specs if (it.folder, it.kind, it.is_ours) == (spec.folder, spec.kind, True)]
         # The one that the service writes again is to stay, else the first.
         kept = min(ours or [spec], key=lambda it: not it.path.endswith(f"/{SERVICES}"))
