@@ -25,7 +25,7 @@ from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.words import VISIBLE_DEVICES
 from oci_gpu_hook.vendors.vendorhost import VendorState
 from oci_gpu_hook.vendors.vendorinventory import Vendor
-from tests.unit.libcudas import ORIN, R575, library, said
+from tests.unit.libcudas import ORIN, R575, library, note, said
 from tests.unit.linear import is_linear
 from tests.vocabulary.host import LAYOUT, everything
 
@@ -79,6 +79,9 @@ def test_a_real_note_is_read(tmp_path: Path) -> None:
     assert found is not None and not found.fault
     assert found.note == Note((12, 9), tuple(R575["driver"]), tuple(R575["device"]))  # type: ignore[arg-type]
     assert (found.library, found.version) == (NEWER, (575, 57, 8))
+    for left_out in ("CUDA version", "driver"):
+        found = look(tmp_path, library(said({key: it for key, it in R575.items() if key != left_out})))
+        assert found is not None and found.note is not None
 
 
 def test_a_library_without_a_note_has_none(tmp_path: Path) -> None:
@@ -107,6 +110,7 @@ DAMAGED = {
     "drivers are true": library(said({**R575, "driver": [True]})),
     "a negative driver": library(said({**R575, "driver": [-1]})),
     "brands are words": library(said({**R575, "device": ["Tesla"]})),
+    "another owner": library(note(b'{"CUDA version": "12.9"}', b"Someone else\0")),
     "an owner of 4 GiB": library(struct.pack("<III", 0xFFFFFFF0, 8, 1) + bytes(64)),
 }
 
@@ -200,19 +204,12 @@ def test_a_host_without_native_libraries_gets_none() -> None:
     assert newer(offered(), ("535.1.1", "12.2"), (), ()) == ((), "")
 
 
-@pytest.mark.parametrize(
-    ("more", "taken"),
-    [
-        ("libnvidia-gpucomp.so.575.57.08", True),
-        ("libnvidia-ptxjitcompiler.so.575.57.08", False),  # its SONAME is there
-        ("libnvidia-gpucomp.so.575.57.07", False),
-        ("libnvidia gpucomp.so.575.57.08", False),
-    ],
-)
-def test_a_companion_without_a_short_name_comes_by_its_version(more: str, taken: bool) -> None:
+def test_a_companion_without_a_short_name_comes_by_its_version() -> None:
     """As NVIDIA's packages for CUDA 13 have them: libcuda opens them by that name."""
     short = ["libcuda.so.1", "libnvidia-ptxjitcompiler.so.1"]
-    assert decide(offered(names=(*short, NEWER, more)), "570.1.1")[0] == [*short, *[more] * taken]
+    for more in ("gpucomp.so.575.57.08", "ptxjitcompiler.so.575.57.08", "gpucomp.so.575.57.07", "x y.so.575.57.08"):
+        names = (*short, NEWER, f"libnvidia-{more}")
+        assert decide(offered(names=names), "570.1.1")[0] == [*short, *names[3:] * (more == "gpucomp.so.575.57.08")]
 
 
 @pytest.mark.parametrize(
