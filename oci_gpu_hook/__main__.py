@@ -30,7 +30,7 @@ def _run_stage(stage: str, arguments: list[str]) -> NoReturn:
 
 
 def _run_container_cli(arguments: list[str]) -> NoReturn:
-    from oci_gpu_hook.errors import HookError, UsageError
+    from oci_gpu_hook.errors import ApplyError, HookError, UsageError
     from oci_gpu_hook.report import sentence
     from oci_gpu_hook.request import containercli
 
@@ -53,6 +53,10 @@ def _run_container_cli(arguments: list[str]) -> NoReturn:
         code = sentence.failure(err)
         if isinstance(err, UsageError):
             print(containercli.USAGE, file=sys.stderr, flush=True)
+    except OSError as err:
+        # Of our own output, whose reader may have gone away, as `head` does.
+        left = isinstance(err, BrokenPipeError)
+        code = 0 if left else sentence.failure(ApplyError(f"cannot go on: {err.strerror}"))
     posix._exit(code)
 
 
