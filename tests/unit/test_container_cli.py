@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,12 +12,15 @@ from typing import Any
 import pytest
 
 from oci_gpu_hook.cli import VERSION
-from oci_gpu_hook.errors import UsageError
+from oci_gpu_hook.errors import ApplyError, UsageError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel import mountinfo
 from oci_gpu_hook.node.diagnosis import PASS, WARN, enginecheck
+from oci_gpu_hook.node.gpus import driverlist
 from oci_gpu_hook.request import containercli, parse
 from oci_gpu_hook.request.settings import Settings
+from tests.unit import cdi_engine
+from tests.vocabulary.host import FACTS, plant
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -78,10 +82,18 @@ def test_the_settings_hold_for_words_but_for_the_engines_own() -> None:
     assert found is not None and found.devices == ("0",)
 
 
-def run(*words: str) -> subprocess.CompletedProcess[str]:
+def test_a_list_needs_no_privilege(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(tmp_path)
+    cdi_engine.node(tmp_path, tmp_path, FACTS)
+    monkeypatch.setattr(driverlist, "HostRoot", lambda: HostRoot(str(tmp_path)))
+    call = containercli.parse_call(["list", "--mig-config=all", "--device=all"])
+    assert {"/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap1"} <= {*driverlist.paths(call)}
+
+
+def run(*words: str, stdout: int = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
     code = "import sys\nfrom oci_gpu_hook.__main__ import main\nmain()"
     command = [sys.executable, "-c", code, "nvidia-container-cli", *words]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return subprocess.run(command, cwd=ROOT, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False)
 
 
 def test_the_program_says_how_it_is_used() -> None:
@@ -95,6 +107,13 @@ def test_the_program_says_how_it_is_used() -> None:
     for word in ("--version", "-V"):
         done = run(word, "info")
         assert (done.returncode, done.stderr, done.stdout) == (0, "", f"oci-gpu-hook {VERSION}\n")
+    reader, unread = os.pipe()
+    os.close(reader)
+    full = "oci-gpu-hook: cannot go on: No space left on device\n"
+    for output, said in ((unread, (0, "")), (os.open("/dev/full", os.O_WRONLY), (ApplyError.exit_code, full))):
+        done = run("--help", stdout=output)
+        assert (done.returncode, done.stderr) == said
+        os.close(output)
 
 
 def test_only_what_is_mounted_elsewhere_too_is_the_hosts() -> None:

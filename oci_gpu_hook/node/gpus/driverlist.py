@@ -37,7 +37,8 @@ def paths(call: Call) -> list[str]:
 
 
 def _devices(host: HostRoot, driver_root: str, found: inventory.DriverInventory, call: Call) -> list[str]:
-    inputs = call.inputs()
+    # A list gives nothing to a container.
+    inputs = call.inputs()._replace(privileged=True)
     if not call.has("device"):
         inputs.environment[VISIBLE_DEVICES] = ALL
     request = parse.parse_request(inputs, Settings())[0]
