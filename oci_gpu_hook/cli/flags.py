@@ -92,13 +92,14 @@ class _Named(NamedTuple):
         request = self.request()
         found = accelerators.of_server(self.host, self.settings().driver_root, selection.families(request))
         try:
-            selection.select(request, found)
+            selected = selection.select(request, found)
         except RequestError as err:
             raise UsageError(err.message, "'oci-gpu-hook info' lists them") from err
-        # Names by PCI address become indices: every way in, CDI's too, knows these.
+        # Names by PCI address become indices, and MIG's older ones too: every way in, CDI's too, knows these.
         known = cdispec.names(found)
-        indices = {gpu.bus_id: str(gpu.nvml_index) for gpu in found.gpus}
-        return tuple([name if name in known else indices.get(name, name) for name in request.devices])
+        others = {gpu.bus_id: str(gpu.nvml_index) for gpu in found.gpus}
+        others.update({name: selection.name_of(device, found) for device, name in selected.mig_devices})
+        return tuple([name if name in known else others.get(name, name) for name in request.devices])
 
     def plan(self, request: Request, folder: str) -> Plan:
         """What a container with this root would get from somebody who makes no cache for its loader."""

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from oci_gpu_hook.cli import flags
-from tests.unit import hosts
+from tests.unit import cdi_engine, hosts
 from tests.unit.program import Program
+from tests.vocabulary.host import FACTS, UUID, plant
 
 UUIDS = [hosts.uuid(1), hosts.uuid(0)]
 
@@ -71,6 +72,12 @@ def test_names_that_only_the_hook_knows_become_others(program: Program, tree: Pa
     """A CDI spec has no PCI addresses, and no shares."""
     lines = program(*command(tree, "docker", "0000:08:00.0", f"{UUIDS[0]}-3")).splitlines()
     assert lines[1] == f"""--gpus '"device=1,{UUIDS[0]}"'"""
+
+
+def test_a_mig_devices_older_name_becomes_that_of_a_spec(program: Program, tmp_path: Path) -> None:
+    plant(tmp_path)
+    cdi_engine.node(tmp_path, tmp_path, FACTS)
+    assert program(*command(tmp_path, "podman", "--way", "cdi", f"MIG-{UUID}/1/0")) == "--device nvidia.com/gpu=0:0\n"
 
 
 @pytest.mark.parametrize(
