@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Chosen = tuple[str, tuple[tuple[proc.Gpu, str], ...]]
 
 # The CUDA of each release of Jetson Linux, by NVIDIA's release notes: nothing on the host says it without a program.
-_CUDA = {"36.2": "12.2", "36.3": "12.2", "36.4": "12.6", "38.2": "13.0"}
+_CUDA = {"36.2": "12.2", "36.3": "12.2", "36.4": "12.6", "36.5": "12.6", "38.2": "13.0", "38.4": "13.0", "39.2": "13.2"}
 INTEGRATED = "00000000:01:00.0"
 _DISPLAY_MINOR = 2
 _WHOLE: tuple[Held, ...] = (Held(ALL, ALL),)
