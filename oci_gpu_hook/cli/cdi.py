@@ -246,7 +246,12 @@ def _of_vendor(host: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict[s
         (name, tuple([node for device, _ in vendorshare.selected((name,), here) for node, _ in device.nodes]))
         for name in spec_of.vendors_names(here)
     ]
-    return spec_of.document(common, tuple(devices), hook, found.kind, here.inventory.environment)
+    document = spec_of.document(common, tuple(devices), hook, found.kind, here.inventory.environment)
+    made = [cdispecs.edits(it).get("deviceNodes", []) for it in (document, *objects(document, "devices"))]
+    # Engines refuse a link, such as udev makes.
+    for node in [node for nodes in made for node in nodes if host.real(node["path"]) != node["path"]]:
+        node["hostPath"] = host.real(node["path"])
+    return document
 
 
 def stale(host: HostRoot, document: dict[str, Any]) -> tuple[str, str]:
