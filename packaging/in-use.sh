@@ -36,7 +36,7 @@ engine() {
     shift 2
     for file; do
         [ ! -f "$file" ] || ! names "$file" || say "$file names $runtime: without it $name starts no" \
-            "container that has this runtime (name runc there, such as \"path\": \"/usr/bin/runc\", and run '$again')"
+            "container that has this runtime (name runc there in its place, and run '$again')"
     done
 }
 
@@ -68,6 +68,16 @@ for folder in /run/containerd /run/docker/containerd/daemon /run/k3s/containerd;
             running="$running $(printf %.12s "${bundle##*/}")"
         fi
     done
+done
+# CRI-O and podman keep it with the container, whose monitor has its path.
+for process in /proc/[0-9]*; do
+    name=''
+    [ ! -O "$process" ] || read -r name <"$process/comm" || continue
+    [ "$name" = conmon ] || continue
+    words=$(tr '\0' ' ' <"$process/cmdline")
+    if echo "$words" | grep -qE -- " -r ($paths) "; then
+        running="$running $(printf %.12s "${words#* -c }")"
+    fi
 done
 [ -z "$running" ] || say "containers run by $runtime, and without it they cannot be entered or stopped:$running" \
     "(stop them, or start them again once their engine names runc)"

@@ -408,6 +408,10 @@ def test_what_runs_by_our_runtime_keeps_it(tmp_path: Path) -> None:
     task = "/run/containerd/io.containerd.runtime.v2.task/moby/c1"
     script = f"""mount -t tmpfs none /run
 {words} install >/dev/null; find {tmp_path} | sort >/run/before
+printf '#!/bin/sh\nwhile read -r _; do :; done\n' >/run/conmon; chmod 0755 /run/conmon
+mkfifo /run/end; /run/conmon -c c2 -r {tmp_path}/usr/{RUNTIME} -b /x </run/end & exec 9>/run/end
+! {words} uninstall || exit 9
+exec 9>&-; wait
 mkdir -p {task}; echo {tmp_path}/usr/{RUNTIME} >{task}/runtime
 ! {words} uninstall || exit 9
 find {tmp_path} | sort | cmp - /run/before
@@ -415,8 +419,10 @@ find {tmp_path} | sort | cmp - /run/before
 """
     done = run(*ALONE, script)
     assert done.returncode == 0, done.stderr
-    refused, _, rest = done.stderr.partition("make uninstall: nothing was removed\n")
-    assert f"containers run by {tmp_path}/usr/{RUNTIME}" in refused and "oci-gpu-hook:" not in rest
+    *refused, rest = done.stderr.split("make uninstall: nothing was removed\n")
+    said = f"containers run by {tmp_path}/usr/{RUNTIME}, and without it they cannot be entered or stopped"
+    assert [f"{said}: {id}" in text for id, text in zip(("c2", "c1"), refused)] == [True, True]
+    assert "oci-gpu-hook:" not in rest
 
 
 def test_what_nothing_keeps_true_goes_with_the_machines_own(tmp_path: Path) -> None:

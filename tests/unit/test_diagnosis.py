@@ -385,6 +385,13 @@ def test_a_containers_faults(changes: dict[str, Any], level: str, seen: str) -> 
     assert found[0].remedy
 
 
+def test_nodes_of_a_container_that_asks_for_none() -> None:
+    """By a volume of the host's /dev its cgroup denies them, which is well; a privileged one may open them."""
+    denied = WELL._replace(opened=dict.fromkeys(WELL.nodes, errno.EPERM))
+    levels = [[f.level for f in containercheck.judge(None, seen, CONTAINER)] for seen in (denied, WELL)]
+    assert levels == [[PASS], [WARN, PASS]]
+
+
 def test_a_node_of_mode_setting_wants_its_module() -> None:
     """A server without displays has it not loaded; a container with all capabilities has the node."""
     found = containercheck._unopened(errno.ENXIO, ["/dev/nvidia-modeset"], remedy.DOCTOR)

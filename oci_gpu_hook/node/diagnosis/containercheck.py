@@ -54,8 +54,11 @@ def judge(plan: Plan | None, seen: Seen, who: Running) -> list[Finding]:
     if plan is None and not there:
         return [passed("nodes", "none, as it asks for none")]
     if plan is None:
-        # A CDI spec, for example, can have given it nodes.
         text = f"{len(there)} are there all the same: {some(there)}"
+        if not isinstance(seen.opened, str) and {*seen.opened.values()} == {codes.EPERM}:
+            # A volume that is the host's /dev, or the host's root.
+            return [passed("nodes", f"{text}, and its device cgroup denies them")]
+        text += " (it is privileged, or a CDI spec has given them)"
         return [warned("nodes", text, "ls", "/etc/cdi", "/var/run/cdi"), *_opened(there, seen, who)]
     restart = remedy.restart(who)
     devices = [item for item in plan.operations if isinstance(item, Device)]

@@ -132,7 +132,9 @@ def crio(host: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
     tables += ours
     if not tables:
         return Change(file.text, (f"CRI-O looks for hooks in {HOOKS_FOLDER}",))
-    return Change(_MARK.format(CRIO.word) + _toml(tables), (*told, *_later(files, file, tables)))
+    text = _toml(tables)
+    told += _later(files, file, tables)
+    return Change(_MARK.format(CRIO.word) + text, (*told, *_stranded(file.text, text)))
 
 
 def _crios_runtime(host: HostRoot, files: Files, asked: WantedRuntime) -> tuple[list[Table], list[str]]:
@@ -148,7 +150,8 @@ def _crios_runtime(host: HostRoot, files: Files, asked: WantedRuntime) -> tuple[
     found = [_plain(merged, f"{runtimes}.{name}") for name in names]
     # A virtual machine's shim starts no runtime.
     default = next((it for it in found if it and it.get("runtime_type") not in ("vm", "pod")), {})
-    told = _by_default(host, "pods have", str(default.get("runtime_path", "")))
+    real = default.get("runtime_path", "") if default else installed.find_program(host, "crun")
+    told = _by_default(host, "pods have", str(real))
     return [(f'{runtimes}."{asked.name}"', {**default, "runtime_path": asked.program})], told
 
 
@@ -178,14 +181,27 @@ def podman(host: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
         real = runtime if runtime.startswith("/") else installed.find_program(host, runtime or "crun")
         told += _by_default(host, "podman has", real)
     told += _later(files, file, tables)
-    return Change(_MARK.format(PODMAN.word) + _toml(tables) if engine else file.text, tuple(told))
+    text = _MARK.format(PODMAN.word) + _toml(tables) if engine else file.text
+    return Change(text, (*told, *_stranded(file.text, text)))
+
+
+_KEPT = {
+    "[engine.runtimes]": f"containers that were made with {installed.RUNTIME} cannot be started once podman knows no "
+    "such runtime",
+    "[crio.runtime.runtimes.": "delete the pods of this runtime first: CRI-O cannot end them once it knows no such "
+    "runtime",
+}
 
 
 def without_drop_in(_root: HostRoot, file: EngineFile, _asked: WantedRuntime) -> Change:
     _check_own(file)
-    # podman keeps with a container the name of its runtime.
-    kept = f"containers that were made with {installed.RUNTIME} cannot be started once podman knows no such runtime"
-    return Change("", (kept,) if "[engine.runtimes]" in file.text else ())
+    return Change("", _stranded(file.text, ""))
+
+
+def _stranded(before: str, after: str) -> tuple[str, ...]:
+    """What is to be said of containers whose runtime's table goes: their engine keeps its name with each."""
+    gone = [line for line in before.split("\n") if line.startswith("[") and line not in after.split("\n")]
+    return tuple([said for table, said in _KEPT.items() if any([line.startswith(table) for line in gone])])
 
 
 # Of each engine that has settings for us: its file with our part, and without it.
@@ -221,7 +237,9 @@ def _by_default(host: HostRoot, has: str, real: str) -> list[str]:
         return []
     if installed.is_nvidias(host, real):
         return [f"{has} {real} by default, NVIDIA's: ours does its work, and starts runc or crun"]
-    return [f"{has} {real} by default: so that ours starts it, set in {SETTINGS}: runtime = {real}"]
+    # Containers that run then could not be ended: another runtime does not know them.
+    when = "while no container of ours runs"
+    return [f"{has} {real} by default: so that ours starts it, set in {SETTINGS}: runtime = {real}, {when}"]
 
 
 def _later(files: Files, own: EngineFile, tables: list[Table]) -> list[str]:
