@@ -58,9 +58,7 @@ class Start(NamedTuple):
         is not healthy, if the settings refuse it; ConfigError and LockedError if no lease can be written.
         """
         unhealthy = leases.unhealthy(self.host)
-        is_watcher = request.capabilities == ("utility",) and not self.settings.count_watchers
-        most = 0 if is_watcher else self.settings.gpu_holders
-        request, chosen, words = self._chosen(request, provide, most, unhealthy)
+        request, chosen, words = self._chosen(request, provide, unhealthy)
         provision = provide(request)
         notes = [said for it in provision.holds if (said := _unhealthy(it, unhealthy))]
         if notes and self.settings.unhealthy != "give":
@@ -69,20 +67,29 @@ class Start(NamedTuple):
                 raise DriverError("; ".join(notes[:MAX_SHOWN]), _UNHEALTHY)
             request, notes = request._replace(devices=tuple(left)), [f"left out: {it}" for it in notes]
             provision = provide(request)
-        if most and not {*chosen}.issuperset(provision.holds):
+        most, of_nvidia = self.settings.gpu_holders, self._most(request)
+        counted = tuple([it for it in provision.holds if of_nvidia or "=" in it.key])
+        if most and not {*chosen}.issuperset(counted):
             with self._leases(most) as all_leases:
                 mine, own, others = self._apart(all_leases)
-                for held in provision.holds:
+                for held in counted:
                     holders = _holders(held, others, most)
                     if not has_room(holders, most):
                         raise RequestError(f"{_full(held, holders)}, and gpu-holders is {most}", _WAIT)
                     if self.memory and (why := _too_little(self.memory, held, others)):
                         raise RequestError(why, _WAIT)
-                self._lease(mine, own, others, provision.holds)
+                self._lease(mine, own, others, counted)
         return request, provision._replace(notes=(*provision.notes, *notes), chosen=words)
 
+    def _most(self, part: Request) -> int:
+        """How many holders a device of this part may have; 0 if they are not counted.  Who only watches NVIDIA's GPUs
+        can compute on another vendor's.
+        """
+        watches = part.capabilities == ("utility",) and not part.flag and not self.settings.count_watchers
+        return 0 if watches else self.settings.gpu_holders
+
     def _chosen(
-        self, request: Request, provide: Callable[[Request], Provision], most: int, unhealthy: dict[str, str]
+        self, request: Request, provide: Callable[[Request], Provision], unhealthy: dict[str, str]
     ) -> tuple[Request, list[Held], tuple[str, ...]]:
         """Names in place of ``any``, what was leased, and a sentence for each choice."""
         parts, leased, words = [request, *request.vendors], list[Held](), list[str]()
@@ -90,19 +97,19 @@ class Start(NamedTuple):
         offers = [(place, asked, self._offer(parts[place], asked, provide)) for place, asked in wanted]
         if not offers:
             return request, [], ()
-        with self._leases(most) as all_leases:
+        with self._leases(max([self._most(parts[place]) for place, _, _ in offers])) as all_leases:
             mine, own, others = self._apart(all_leases)
             # A container that runs and is looked at has what it has.
             held = () if self.process else [key for lease in own if lease.is_valid() for key in lease.devices]
             for place, asked, offer in offers:
-                chosen = [device for device in offer if device.held.key in held]
+                most, chosen = self._most(parts[place]), [device for device in offer if device.held.key in held]
                 chosen = chosen or _pick(asked, offer, others, most, unhealthy, self.memory)
                 names = tuple([device.held.name for device in chosen])
                 parts[place] = parts[place]._replace(devices=names, any_of=None)
-                leased += [device.held for device in chosen]
+                leased += [device.held for device in chosen if most]
                 shown = [f"{it.held.title()} ({it.holders} of {most or 'any number of'} holders)" for it in chosen]
                 words.append(f"{asked.written()}: {', '.join(shown)}")
-            if most:
+            if leased:
                 self._lease(mine, own, others, tuple(leased))
         return parts[0]._replace(vendors=tuple(parts[1:])), leased, tuple(words)
 

@@ -7,9 +7,12 @@ import os
 import re
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from oci_gpu_hook.container.devicecgroup import DeviceCgroup
 from oci_gpu_hook.driver import proc, survey
 from oci_gpu_hook.errors import ConfigError, RequestError
 from oci_gpu_hook.host import leases, statefile
@@ -17,7 +20,7 @@ from oci_gpu_hook.host.leases import Lease, Leases
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.planning import placement
 from oci_gpu_hook.planning.placement import Candidate
-from oci_gpu_hook.planning.plan import Held
+from oci_gpu_hook.planning.plan import Container, Held, Provision
 from oci_gpu_hook.request import parse, selectors
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs
@@ -249,3 +252,19 @@ def test_what_is_full_or_not_healthy_is_not_chosen() -> None:
         picked([mine], {"1": "XID 79"}, number=3)
     with pytest.raises(RequestError, match="4 devices are asked for, and this host has 3"):
         picked([], number=4)
+
+
+@pytest.mark.parametrize("choice", [selectors.AnyOf(1), None])
+def test_a_watcher_of_nvidias_gpus_holds_another_vendors_device(
+    host: HostRoot, monkeypatch: pytest.MonkeyPatch, choice: selectors.AnyOf | None
+) -> None:
+    """Which it can compute on; asked for by ``any`` and by name."""
+    own: Any = SimpleNamespace(pid=os.getpid(), is_caller=False, read=lambda _: Path("/proc/self/stat").read_bytes())
+    device = Held("OCI_X=0", "0")
+    monkeypatch.setattr(placement, "_of_vendor", lambda *_: [Candidate(device)])
+    part = parse.Request("env", () if choice else ("0",), any_of=choice, flag="OCI_X")
+    container, settings = Container("c", "/b", "/r", DeviceCgroup()), COUNTED._replace(count_watchers=False)
+    start = placement.Start(host, settings, container, own, None, restores=False)
+    given = Provision(holds=(Held("bus", "0"), device))
+    start.given(parse.Request("env", ("0",), ("utility",), vendors=(part,)), lambda _: given)
+    assert [lease.devices for lease in leases.read_leases(host)] == [("OCI_X=0",)]
