@@ -144,6 +144,9 @@ GPU = "00000000:07:00"
         (b"3,7,1,c,more=1;NVRM: Xid (PCI:0000:07:00.0): 31", Xid(7, GPU, 31)),
         (b"4,7,1,-;NVRM: Xid (0000:07:00): 13, Graphics", Xid(7, GPU, 13)),
         (b"4,7,1,-;NVRM: Xid (PCI:0001:AF:00): 48,", Xid(7, "00000001:af:00", 48)),
+        (b"4,7,1,-;NVRM: Xid (PCI:0000:07:00 GPU-I:05): 95, pid=1", Xid(7, GPU, 95)),
+        (b"4,7,1,-;NVRM: Xid (PCI:0000:07:00 GPU-I:05 GPU-CI:00): 95, pid=1", Xid(7, GPU, 95)),
+        (b"4,7,1,-;NVRM: Xid (PCI:0000:07:00 pid=1): 95, pid=1", None),
         # Level 7 is the kernel's last, debug; 8 is a user's first (syslog(2)).
         (b"7,7,1,-;NVRM: Xid (PCI:0000:07:00): 79,", Xid(7, GPU, 79)),
         (b"8,7,1,-;NVRM: Xid (PCI:0000:07:00): 79, by a user", None),

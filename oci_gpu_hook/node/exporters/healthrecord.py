@@ -43,8 +43,10 @@ _LONGEST_RECORD = 8192
 # Far more than a kernel keeps, a quarter of a MiB without log_buf_len.
 _MAX_READS = 1 << 17
 # Facility and level, in one number, and the record's: facility 0 is the kernel's, of which 7 is the last level.
+# An error of a MIG device has its GPU instance, and its compute instance, behind the address.
 _RECORD = re.compile(
-    rb"([0-7]),([0-9]{1,19})(?:,[^;]*)?;NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]+)\): \s*([0-9]{1,5})\s*(?:,|$)"
+    rb"([0-7]),([0-9]{1,19})(?:,[^;]*)?;NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]+)(?: GPU-I:[0-9]+)?(?: GPU-CI:[0-9]+)?\): "
+    rb"\s*([0-9]{1,5})\s*(?:,|$)"
 )
 
 
