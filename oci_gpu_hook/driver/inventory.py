@@ -17,7 +17,7 @@ SAVED = f"{statefile.FOLDER}/{FILE}"
 
 # The number is made of the sources that say what is saved (tests/unit/test_headings.py): what another version has saved
 # is not read.
-HEADING = b"oci-gpu-hook inventory 83db1144\n"
+HEADING = b"oci-gpu-hook inventory c6acf7f2\n"
 
 # In `DriverInventory.unknown`: what NVML said was true when it was asked, and only NVML knows whether it still is.
 MAY_BE_MADE_AGAIN = "whether MIG devices were created again since NVML named them: run 'oci-gpu-hook inventory refresh'"
@@ -66,8 +66,8 @@ class Misfit(NamedTuple):
 
 class MigDevice(NamedTuple):
     """gpu: the parent's nvml_index; number: NVML's index on that GPU; gi, ci: GPU and compute instance; the minors are
-    of /dev/nvidia-caps/nvidia-capN.  Without NVML, number and uuid are None and profile is "".  In doubt (`read_saved`)
-    the profile is that of before: no container is given a device by it.
+    of /dev/nvidia-caps/nvidia-capN.  Without NVML, and in doubt (`read_saved`), number and uuid are None and profile
+    is "".
     """
 
     gpu: int
@@ -132,7 +132,7 @@ def read_saved(host: HostRoot, now: Stamp) -> DriverInventory | None:
         return None
     if is_in_doubt and any([device.uuid for device in found.mig_devices]):
         return found._replace(
-            mig_devices=tuple([it._replace(number=None, uuid=None) for it in found.mig_devices]),
+            mig_devices=tuple([it._replace(number=None, uuid=None, profile="") for it in found.mig_devices]),
             unknown=(MAY_BE_MADE_AGAIN, *found.unknown),
         )
     return found

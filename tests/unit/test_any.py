@@ -14,7 +14,7 @@ import pytest
 
 from oci_gpu_hook.container.devicecgroup import DeviceCgroup
 from oci_gpu_hook.driver import proc, survey
-from oci_gpu_hook.errors import ConfigError, RequestError
+from oci_gpu_hook.errors import ConfigError, DriverError, RequestError
 from oci_gpu_hook.host import leases, statefile
 from oci_gpu_hook.host.leases import Lease, Leases
 from oci_gpu_hook.host.root import HostRoot
@@ -123,6 +123,22 @@ def test_what_is_near_is_read_from_the_saved_inventory_and_sysfs(tmp_path: Path)
     survey.save(root, proc.stamp(root, "/"), found._replace(gpus=(linked, second, third)))
     gpus = placement.gpus(root, Settings(), selectors.AnyOf(2))
     assert [(it.peers, it.node) for it in gpus] == [((third.bus_id,), -1), ((), -1), ((), 1)]
+
+
+def test_a_mig_device_that_may_be_another_by_now_is_not_chosen_by_its_profile(tmp_path: Path) -> None:
+    """Only the time of its folder differs: it was made again, or is shown once more."""
+    root = hosts.host(tmp_path)
+    caps = "proc/driver/nvidia/capabilities/gpu0/mig/gi1"
+    for folder in (caps, f"{caps}/ci0"):
+        hosts.plant(tmp_path, f"{folder}/access", "DeviceFileMinor: 10\n")
+    (device,) = (found := survey.survey(root)).mig_devices
+    named = found._replace(mig_devices=(device._replace(number=0, uuid="MIG-0", profile="1g.10gb"),))
+    survey.save(root, proc.stamp(root, "/"), named)
+    asked = selectors.AnyOf(1, "1g.10gb")
+    assert [it.held.name for it in placement.gpus(root, Settings(), asked)] == ["1:0"]
+    os.utime(tmp_path / f"{caps}/ci0", (1, 1))
+    with pytest.raises(DriverError, match="profiles are not known"):
+        placement.gpus(root, Settings(), asked)
 
 
 @pytest.fixture
