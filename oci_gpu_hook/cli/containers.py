@@ -12,7 +12,6 @@ import click
 from oci_gpu_hook.cli import accelerators
 from oci_gpu_hook.cli.options import columns, config_file, host_root, output_format, show
 from oci_gpu_hook.errors import DriverError
-from oci_gpu_hook.host.leases import has_room
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import holders
 from oci_gpu_hook.node.diagnosis.holders import HeldShare, Holder, Holders
@@ -53,10 +52,12 @@ def containers(is_json: bool, config: str | None, host: HostRoot) -> None:
     found = containerdevices.find_devices(host, holders.what_to_find(divided, nodes, uses))
     held, most = holders.holders(divided, found.containers, uses), settings.gpu_holders
     counted = holdercount.count_holders(host, nvidia, most)
-    room = [it.title for it in counted if has_room([*it.leases], most) and not it.unhealthy]
+    room = [it.title for it in counted if it.has_room]
     leases = [_leased(it) for it in counted]
     lines = [f"{it['device']} is not healthy: {it['unhealthy']}" for it in leases if it["unhealthy"]]
-    lines += [f"devices with room, of {most} holders each: {', '.join(room) or 'none'}"] if most else []
+    each = f", of {most} holders each" if most else ""
+    is_counted = most or any([it.leases for it in counted])
+    lines += [f"devices with room{each}: {', '.join(room) or 'none'}"] if is_counted else []
     lines += [f"{it['device']} is leased by {', '.join(map(_leaser, it['holders']))}" for it in leases if it["holders"]]
     more = {"gpu_holders": most, "leases": leases}
     show(is_json, {**document(held, found), **more}, [*lines_of(held, found), *lines])

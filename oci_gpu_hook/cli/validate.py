@@ -271,7 +271,7 @@ class _Validation:
         found, _ = self._ask_nvml(found)
         if not found.gpus:
             raise _Skipped("the driver is loaded and drives no GPU", DriverError.exit_code)
-        wanted, wrong = workload.devices(found, self.facts)
+        wanted, wrong = workload.devices(found)
         if not wanted and not is_failed(wrong):
             raise _Skipped("each GPU is in MIG mode and has no MIG device")
         yield from wrong

@@ -28,7 +28,7 @@ _BOUND = "/sys/bus/pci/drivers/nvidia"
 class Gpu(NamedTuple):
     """nvml_index: in the order of PCI addresses, as NVML's; uuid: None until the GPU is first initialised; bus_id: the
     PCI address with an eight-digit domain; proc: the name of its folder in `GPUS`; by NVML: compute_capability
-    (``9.0``), brand, and peers, the bus_ids of the GPUs that it reaches by NVLink.
+    (``9.0``), brand, and peers, the bus_ids of the GPUs that it reaches by NVLink; and whether it is in MIG mode.
     """
 
     nvml_index: int
@@ -40,6 +40,7 @@ class Gpu(NamedTuple):
     compute_capability: str = ""
     brand: str = ""
     peers: tuple[str, ...] = ()
+    in_mig_mode: bool = False
 
 
 def is_masked(host: HostRoot) -> bool:

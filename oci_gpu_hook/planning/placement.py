@@ -82,9 +82,7 @@ class Start(NamedTuple):
         return request, provision._replace(notes=(*provision.notes, *notes), chosen=words)
 
     def _most(self, part: Request) -> int:
-        """How many holders a device of this part may have; 0 if they are not counted.  Who only watches NVIDIA's GPUs
-        can compute on another vendor's.
-        """
+        """gpu-holders, or 0: who only watches NVIDIA's GPUs need not count, and can compute on another vendor's."""
         watches = part.capabilities == ("utility",) and not part.flag and not self.settings.count_watchers
         return 0 if watches else self.settings.gpu_holders
 
@@ -274,7 +272,7 @@ def gpus(host: HostRoot, settings: Settings, asked: AnyOf) -> list[Candidate]:
         fitting = tuple([(device, "") for device in known.mig_devices if device.profile == asked.profile])
         return [Candidate(held) for held in selection.holds(selection.Selection((), fitting), known)]
     divided = {device.gpu for device in known.mig_devices}
-    whole = [gpu for gpu in known.gpus if gpu.nvml_index not in divided]
+    whole = [gpu for gpu in known.gpus if gpu.nvml_index not in divided and not gpu.in_mig_mode]
     held = selection.holds(selection.Selection(tuple([(gpu, "") for gpu in whole]), ()), known)
     places = [f"/sys/bus/pci/devices/{gpu.proc}/numa_node" if asked.number > 1 else "" for gpu in whole]
     nodes = [host.text(place).strip() if place else "" for place in places]

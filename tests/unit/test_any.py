@@ -14,10 +14,12 @@ import pytest
 
 from oci_gpu_hook.container.devicecgroup import DeviceCgroup
 from oci_gpu_hook.driver import proc, survey
+from oci_gpu_hook.driver.inventory import MigDevice
 from oci_gpu_hook.errors import ConfigError, DriverError, RequestError
 from oci_gpu_hook.host import leases, statefile
 from oci_gpu_hook.host.leases import Lease, Leases
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.gpus import holdercount
 from oci_gpu_hook.planning import placement
 from oci_gpu_hook.planning.placement import Candidate
 from oci_gpu_hook.planning.plan import Container, Held, Provision
@@ -114,13 +116,14 @@ def test_several_are_neighbours_by_nvlink_before_they_are_of_one_numa_node() -> 
 
 
 def test_what_is_near_is_read_from_the_saved_inventory_and_sysfs(tmp_path: Path) -> None:
-    root = hosts.host(tmp_path, gpus=3)
+    root = hosts.host(tmp_path, gpus=4)
     root.remember = True
     found = survey.survey(root)
-    first, second, third = found.gpus
+    first, second, third, last = found.gpus
     hosts.plant(tmp_path, f"sys/bus/pci/devices/{third.proc}/numa_node", "1\n")
-    linked = first._replace(brand="NVIDIA", peers=(third.bus_id,))
-    survey.save(root, proc.stamp(root, "/"), found._replace(gpus=(linked, second, third)))
+    # The last one has no MIG device to compute by.
+    linked, last = first._replace(brand="NVIDIA", peers=(third.bus_id,)), last._replace(in_mig_mode=True)
+    survey.save(root, proc.stamp(root, "/"), found._replace(gpus=(linked, second, third, last)))
     gpus = placement.gpus(root, Settings(), selectors.AnyOf(2))
     assert [(it.peers, it.node) for it in gpus] == [((third.bus_id,), -1), ((), -1), ((), 1)]
 
@@ -284,3 +287,19 @@ def test_a_watcher_of_nvidias_gpus_holds_another_vendors_device(
     given = Provision(holds=(Held("bus", "0"), device))
     start.given(parse.Request("env", ("0",), ("utility",), vendors=(part,)), lambda _: given)
     assert [lease.devices for lease in leases.read_leases(host)] == [("OCI_X=0",)]
+
+
+def test_what_sections_alone_count_is_shown(tmp_path: Path) -> None:
+    """And a GPU that was leased as a whole, and is divided; but what ``any`` would not choose has no room."""
+    root = hosts.host(tmp_path, gpus=4)
+    found = survey.survey(root)
+    buses = [gpu.bus_id for gpu in found.gpus]
+    part = MigDevice(3, 0, "MIG-0", "1g.10gb", 1, 0, 10, 11)
+    found = found._replace(gpus=(*found.gpus[:2], found.gpus[2]._replace(in_mig_mode=True), found.gpus[3]))
+    mine = lease_of(os.getpid(), "", buses[0], buses[3])
+    leases.write(root, [mine, lease_of(os.getppid(), "", buses[1], "OCI_X=0")._replace(most=2)])
+    counted = holdercount.count_holders(root, found._replace(mig_devices=(part,)), 0)
+    assert [(it.title, len(it.leases), it.has_room) for it in counted] == [
+        *[("GPU 0", 1, False), ("GPU 1", 1, True), ("GPU 2", 0, False), ("MIG device 3:0", 0, True)],
+        *[(f"GPU {buses[3]}", 1, False), ("OCI_X device 0", 1, True)],
+    ]

@@ -109,7 +109,7 @@ def test_what_has_no_uuid_is_computed_on_by_its_number_or_not_at_all(root: HostR
     found = survey.survey(root)
     mig = MigDevice(1, 0, None, "1g.10gb", 3, 0, 30, 31)
     half = found._replace(gpus=(found.gpus[0]._replace(uuid=None), found.gpus[1]), mig_devices=(mig,))
-    wanted, wrong = workload.devices(half, None)
+    wanted, wrong = workload.devices(half)
     assert wanted == [workload.CudaDevice("GPU 0", "0")]
     assert [item.seen for item in wrong] == ["GPU instance 3, compute instance 0 has no UUID without NVML"]
     assert drivercheck.nvml(half, facts_of(root))[-1].seen == "NVML lacks 1 of the kernel's MIG devices"
@@ -119,7 +119,7 @@ def test_a_gpu_in_mig_mode_without_a_mig_device_is_left_out(root: HostRoot) -> N
     found, facts = survey.survey(root), facts_of(root)
     first, second = facts.gpus
     facts = facts._replace(gpus=(first, second._replace(in_mig_mode=True)))
-    wanted, left_out = workload.devices(found, facts)
+    wanted, left_out = workload.devices(nvml.with_facts(found, facts))
     assert [item.check for item in wanted] == ["GPU 0"]
     assert [(item.check, item.level) for item in left_out] == [("GPU 1", WARN)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.host import leases
-from oci_gpu_hook.host.leases import Lease
+from oci_gpu_hook.host.leases import Lease, has_room
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.planning.placement import why_unhealthy
 from oci_gpu_hook.planning.plan import Held
@@ -14,27 +14,36 @@ from oci_gpu_hook.record import NamedTuple
 
 
 class Counted(NamedTuple):
-    """A device: what people call it, the leases of those who hold it, and why it is not healthy, "" if it is."""
+    """A device: what people call it, the leases of those who hold it, and why it is not healthy, "" if it is; has_room:
+    for one holder more, if ``any`` could choose it.
+    """
 
     key: str
     title: str
     leases: tuple[Lease, ...]
     unhealthy: str
+    has_room: bool = False
 
 
 def count_holders(host: HostRoot, found: DriverInventory | None, most: int) -> tuple[Counted, ...]:
-    """Also what is leased of other vendors' devices; ConfigError if the leases are damaged."""
-    valid = [lease for lease in leases.read_leases(host) if lease.is_valid()] if most else []
-    names = {key: key.partition("=")[2] for lease in valid for key in lease.devices if "=" in key}
+    """Also what is leased of other vendors' devices, or of what is divided or gone by now.  most: gpu-holders, 0 if it
+    stands in sections alone; ConfigError if the leases are damaged.
+    """
+    valid = [lease for lease in leases.read_leases(host) if lease.is_valid()]
+    leased = {key: key.partition("=")[2] or key for lease in valid for key in lease.devices}
+    names, offered = dict[str, str](), {key for key in leased if "=" in key}
     if found is not None:
         divided = {device.gpu for device in found.mig_devices}
-        gpus = tuple([(gpu, "") for gpu in found.gpus if gpu.nvml_index not in divided])
-        selected = Selection(gpus, tuple([(device, "") for device in found.mig_devices]))
-        names = {**{it.key: it.name for it in holds(selected, found)}, **names}
-    unhealthy = leases.unhealthy(host)
-    holders = {key: tuple([lease for lease in valid if key in lease.devices]) for key in names}
-    rows = [(key, Held(key, name).title(), holders[key], why_unhealthy(key, unhealthy)) for key, name in names.items()]
-    return tuple([Counted(*row) for row in rows])
+        gpus = [gpu for gpu in found.gpus if gpu.nvml_index not in divided]
+        parts = tuple([(device, "") for device in found.mig_devices])
+        names = {it.key: it.name for it in holds(Selection(tuple([(gpu, "") for gpu in gpus]), parts), found)}
+        offered |= names.keys() - {gpu.bus_id for gpu in gpus if gpu.in_mig_mode}
+    unhealthy, counted = leases.unhealthy(host), []
+    for key, name in {**names, **leased, **names}.items():
+        its, why = [lease for lease in valid if key in lease.devices], why_unhealthy(key, unhealthy)
+        is_free = key in offered and not why and has_room(its, most or len(its) + 1)
+        counted.append(Counted(key, Held(key, name).title(), tuple(its), why, is_free))
+    return tuple(counted)
 
 
 def unhealthy_gpus(host: HostRoot, found: DriverInventory) -> dict[str, str]:

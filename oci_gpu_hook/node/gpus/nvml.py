@@ -38,7 +38,7 @@ _GONE = ("GPU_IS_LOST", "RESET_REQUIRED", "UNINITIALIZED", "DRIVER_NOT_LOADED")
 
 class GpuFacts(NamedTuple):
     """One GPU, see `proc.Gpu`; mig: GPU instance, compute instance, and what else is known of each MIG device;
-    in_mig_mode: it computes by its MIG devices only; number: NVML's, None if not known.
+    number: NVML's, None if not known.
     """
 
     uuid: str
@@ -174,7 +174,7 @@ def with_facts(found: DriverInventory, facts: Facts) -> DriverInventory:
     for gpu in found.gpus:
         if said := listed.get(gpu.bus_id):
             gpu = gpu._replace(uuid=gpu.uuid or said.uuid, compute_capability=said.compute_capability)
-            gpu = gpu._replace(brand=said.brand, peers=said.peers)
+            gpu = gpu._replace(brand=said.brand, peers=said.peers, in_mig_mode=said.in_mig_mode)
         gpus.append(gpu)
     addresses = {gpu.nvml_index: gpu.bus_id for gpu in gpus}
     devices = [it._replace(**named.get((addresses[it.gpu], it.gi, it.ci), {})) for it in found.mig_devices]

@@ -15,7 +15,6 @@ from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.errors import plain
 from oci_gpu_hook.node.diagnosis import FAIL, Finding, failed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, KERNELS_LOG, REBOOT, command, then
-from oci_gpu_hook.node.gpus.nvml import Facts
 from oci_gpu_hook.node.machine import childprocess
 from oci_gpu_hook.node.validation.vectoradd import ELEMENTS
 
@@ -47,13 +46,12 @@ class CudaDevice(NamedTuple):
 FIRST = (CudaDevice("GPU", ""),)
 
 
-def devices(found: DriverInventory, facts: Facts | None) -> tuple[list[CudaDevice], list[Finding]]:
+def devices(found: DriverInventory) -> tuple[list[CudaDevice], list[Finding]]:
     """The GPUs and MIG devices to compute on, and those on which that cannot be: CUDA has a MIG device by UUID only."""
-    in_mig_mode = [gpu.bus_id for gpu in facts.gpus if gpu.in_mig_mode] if facts else []
     wanted, wrong = [], []
     for gpu in found.gpus:
         migs = [device for device in found.mig_devices if device.gpu == gpu.nvml_index]
-        if not migs and gpu.bus_id in in_mig_mode:
+        if not migs and gpu.in_mig_mode:
             seen = "it is in MIG mode and has no MIG device: nothing can compute on it"
             wrong.append(warned(f"GPU {gpu.nvml_index}", seen, "nvidia-smi", "mig", "-cgi", "...", "-C"))
         elif not migs:
