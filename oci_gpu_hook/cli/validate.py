@@ -251,11 +251,10 @@ class _Validation:
         if settings.unmatched and settings.unmatched_sections == "refuse":
             what = " and ".join(settings.unmatched)
             raise _Skipped(f"unmatched-sections = refuse, and its container has no {what}")
-        root, config = self.host, self.config
         self._wait("container", "for each call of the runtime")
         runtime = containerstep.runtime(self.runtime or settings.runtime)
-        look = partial(containerreport.running, root, config=config)
-        return containerstep.run(root, settings, runtime, config, self.seconds, look)
+        look = partial(containerreport.running, self.host)
+        return containerstep.run(self.host, settings, runtime, self.seconds, look)
 
     def _workload(self) -> Iterator[Finding]:
         root, driver_root = self.host, self.settings.driver_root

@@ -219,6 +219,11 @@ def test_all_steps_pass_and_their_files_are_made(name: str, cgroup: str) -> None
     settings = "settings=/etc/oci-gpu-hook.conf\n"
     settings += "echo 'validation-folder = /run/nvidia/validations' >>$settings\n"
     settings += "echo 'accept-environment = privileged' >>$settings\n"
+    # Its container is not counted, and gets a GPU that is not healthy, for this clears it.
+    settings += "printf 'gpu-holders = 1\\nunhealthy = refuse\\ngpu-metrics = /run/gpus.prom\\n' >>$settings\n"
+    bus = description.load(name).gpus[0].bus_id[:-2]
+    settings += f"rm /dev/kmsg; echo '4,5,1,-;NVRM: Xid (PCI:{bus}): 79, pid=1' >/dev/kmsg\n"
+    settings += "oci-gpu-hook metrics --gpus --write; ls /run/oci-gpu-hook/unhealthy\n"
     out = on_node(SET_UP + settings + EVERYTHING, description=name, cgroup=cgroup).printed()
     assert "\ndriver: passed\nhook: passed\nworkload: passed\n" in out
     waits = re.findall("^wait  ([^ ]+)", out, re.MULTILINE)

@@ -26,7 +26,7 @@ from oci_gpu_hook.node.machine import validationrecord
 from oci_gpu_hook.node.machine.childprocess import PythonOutput
 from oci_gpu_hook.node.machine.validationrecord import FAILED, PASSED, StepResult, Validation
 from oci_gpu_hook.node.validation import containerstep, vectoradd, workload
-from oci_gpu_hook.request.settings import Settings
+from oci_gpu_hook.request.settings import Settings, read_settings
 from tests.unit import hosts
 
 pytestmark = pytest.mark.pythons
@@ -170,6 +170,14 @@ def test_the_request_is_for_what_may_be_had() -> None:
     strict = asked(Settings(accept_environment="privileged"), "a:b:c:s0")
     assert strict["process"]["capabilities"]["bounding"] == ["CAP_SYS_ADMIN"]
     assert strict["linux"]["mountLabel"] == "a:b:c:s0"
+
+
+def test_its_hook_has_the_settings_and_counts_nothing(tmp_path: Path) -> None:
+    """A node whose GPUs are leased works; and no validation could clear a GPU that is refused to it."""
+    own = Settings(cuda_forward_compatibility=False, mps_pipe_owner=1, allowed_capabilities=("video", "utility"))
+    strict = own._replace(gpu_holders=1, gpu_memory="share", unhealthy="refuse")
+    (tmp_path / "settings").write_text(containerstep.uncounted(strict))
+    assert read_settings(str(tmp_path / "settings"), None) == own
 
 
 SAYS = """

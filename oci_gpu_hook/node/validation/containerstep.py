@@ -31,10 +31,11 @@ from oci_gpu_hook.node.engines import installed
 from oci_gpu_hook.node.engines.containers import Running
 from oci_gpu_hook.node.machine import childprocess, foreignfile, libselinux
 from oci_gpu_hook.node.machine.foreignfile import ContainerRoot
+from oci_gpu_hook.request import settingsfile
 from oci_gpu_hook.request.settings import Settings
 
-# What is seen of a container that runs.
-Look = Callable[[Running], list[Finding]]
+# What is seen of a container that runs, by the file of its hook's settings.
+Look = Callable[[Running, str], list[Finding]]
 
 _CHECK = "container"
 _PROGRAM = "/ld.so"
@@ -43,6 +44,7 @@ _LABEL = "system_u:object_r:container_file_t:s0"
 _PROGRAM_LABEL = "system_u:object_r:bin_t:s0"
 _LARGEST_TEXT = 4096
 _ENDING_SECONDS = 10
+_WORDS = {"True": "yes", "False": "no"}
 
 
 def runtime(named: str) -> str:
@@ -54,17 +56,15 @@ def runtime(named: str) -> str:
     raise ConfigError(seen, "install one, or see 'runtime' in the settings")
 
 
-def run(
-    host: HostRoot, settings: Settings, program: str, config: str | None, seconds: float, look: Look
-) -> list[Finding]:
-    """program: the runtime; config: see `read_settings`; seconds: how long each call of the runtime may take."""
+def run(host: HostRoot, settings: Settings, program: str, seconds: float, look: Look) -> list[Finding]:
+    """program: the runtime; seconds: how long each call of the runtime may take."""
     try:
         with _Container(program, seconds) as made:
-            registration = _prepare(host, made.folder, settings, config)
+            registration = _prepare(host, made.folder, settings, made.config)
             pid = made.create()
             running = Running(made.id, pid, made.folder, os.path.basename(program))
             # It is gone before anybody can fix it: what is wrong is the host's.
-            seen = [item._replace(remedy=DOCTOR if item.remedy else NOTHING) for item in look(running)]
+            seen = [item._replace(remedy=DOCTOR if item.remedy else NOTHING) for item in look(running, made.config)]
             return [passed("registration", registration), *seen, *_gpus(host, pid), made.start(pid)]
     except HookError as err:
         return [failed(_CHECK, err.message, in_words(err.hint) if err.hint else DOCTOR)]
@@ -78,7 +78,7 @@ class _Container:
     def __init__(self, runtime: str, seconds: float) -> None:
         self._runtime, self._seconds = runtime, seconds
         self.folder = tempfile.mkdtemp(prefix="oci-gpu-hook-validate-", dir="/run")
-        self.id = os.path.basename(self.folder)
+        self.id, self.config = os.path.basename(self.folder), f"{self.folder}/settings"
 
     def __enter__(self) -> _Container:
         return self
@@ -136,7 +136,7 @@ class _Container:
             raise ApplyError(f"{name} failed: {said or f'it ended with {code}'}")
 
 
-def _prepare(host: HostRoot, folder: str, settings: Settings, config: str | None) -> str:
+def _prepare(host: HostRoot, folder: str, settings: Settings, config: str) -> str:
     """Write the bundle; gives the registration of its hook."""
     os.mkdir(f"{folder}/rootfs", 0o755)
     # A copy: not every runtime's domain, in which its process stays, may start the host's own.
@@ -150,12 +150,20 @@ def _prepare(host: HostRoot, folder: str, settings: Settings, config: str | None
             os.setxattr(path, "security.selinux", f"{label}\0".encode())
     registration = _registration(host)
     hook = json.loads(foreignfile.read_file(host, registration) or b"{}")["hook"]
-    if config is not None:
-        hook["args"] += ["--config", os.path.abspath(config)]
+    Path(config).write_text(uncounted(settings), encoding="utf-8")
+    hook["args"] = [*hook.get("args", ()), "--config", config]
     document = configuration(os.path.basename(folder), settings, program, _LABEL if engines else "")
     document["hooks"] = {"createRuntime": [hook]}
     Path(folder, "config.json").write_text(json.dumps(document), encoding="utf-8")
     return registration
+
+
+def uncounted(settings: Settings) -> str:
+    """As a file, for a container that takes no GPU from another, and tests those that are not healthy."""
+    found = settings._replace(gpu_holders=0, gpu_memory="off", unhealthy="give")._asdict()
+    rows = [(key, found[key.replace("-", "_")]) for key in settingsfile.KINDS]
+    texts = [(key, ", ".join(it) if isinstance(it, tuple) else _WORDS.get(str(it), str(it))) for key, it in rows]
+    return "".join([f"{key} = {text}\n" for key, text in texts if text])
 
 
 def configuration(id: str, settings: Settings, program: str, label: str) -> dict[str, Any]:
