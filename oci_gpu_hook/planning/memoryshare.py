@@ -17,7 +17,7 @@ from oci_gpu_hook.request.parse import Request
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.words import ADMINISTRATOR, MEMORY_LIMIT, MEMORY_REQUEST
 
-_ELSEWHERE = f"start it where a limit can be held, or without {MEMORY_LIMIT}; of gpu-memory {ADMINISTRATOR}"
+_ELSEWHERE = f"start it elsewhere, or without {MEMORY_LIMIT} and {MEMORY_REQUEST}; of gpu-memory {ADMINISTRATOR}"
 _NETWORK = "0x02"  # PCI's class of network adapters, which have no memory for programs
 _NO_DMEM = "this kernel has no dmem controller (Linux 6.14, CONFIG_CGROUP_DMEM), or no cgroup has it enabled"
 
@@ -34,13 +34,16 @@ class Memory(NamedTuple):
     holders: int
     regions: dict[str, dict[str, int]] | None
     cgroup: DeviceCgroup
+    host: HostRoot
     library: str = ""
 
     def regions_of(self, held: Held) -> dict[str, int]:
         return (self.regions or {}).get(held.address, {})
 
     def limit_of(self, held: Held) -> int | None:
-        """In bytes; None if there is no limit, 0 if a share is less than 1 MiB."""
+        """In bytes; None if there is no limit, or no memory; 0 if a share is less than 1 MiB."""
+        if self._is_network(held):
+            return None
         if not self.ceiling:
             return self.limit or None
         capacity = sum(self.regions_of(held).values())
@@ -49,24 +52,25 @@ class Memory(NamedTuple):
 
     def need_of(self, held: Held) -> int:
         """The bytes that must be free there for it; 0 if it does not say.  By a setting it is what it may take."""
-        return (0 if self.ceiling else self.needed) or self.limit_of(held) or 0
+        return (0 if self.ceiling or self._is_network(held) else self.needed) or self.limit_of(held) or 0
 
     def why_not(self, held: Held) -> str:
-        """Why it cannot be held to its limit of a device; "" if it can, or has none."""
-        most, regions = self.limit_of(held), self.regions_of(held)
+        """Why it cannot be held to its limit of a device, or what it needs there not be reserved; "" if that can be."""
+        most, is_mig = self.limit_of(held), "/" in held.key.partition("=")[0]
+        capacity, path = sum(self.regions_of(held).values()), self.cgroup.path or CGROUP_ROOT
+        untold = _NO_DMEM if self.regions is None else "its driver has not told the kernel's dmem controller of it"
         if most is None:
-            return ""
-        capacity, path = sum(regions.values()), self.cgroup.path or CGROUP_ROOT
+            is_lost = self.holders and self.need_of(held) and not capacity and not is_mig
+            return f"no memory of {held.title()} can be reserved: {untold}" if is_lost else ""
         # Only dmem tells a size.
         by_nvml = bool(self.library) and "=" not in held.key and not capacity
         needs_size = self.ceiling == SHARE or (self.needed and self.holders)
         whys = (
-            ("/" in held.key.partition("=")[0], "it is a MIG device, which has memory of its own"),
+            (is_mig, "it is a MIG device, which has memory of its own"),
             (self.cgroup.version != "v2", self.cgroup.reason or "this host has cgroup v1"),
             (not f"{path}/".startswith(f"{CGROUP_ROOT}/"), f"its cgroup, {path}, is not below {CGROUP_ROOT}"),
             (by_nvml and needs_size, f"gpu-memory = share and {MEMORY_REQUEST} need the kernel's dmem controller"),
-            (not by_nvml and self.regions is None, _NO_DMEM),
-            (not by_nvml and not capacity, "its driver has not told the kernel's dmem controller of it"),
+            (not by_nvml and not capacity, untold),
             (not by_nvml and self.limit > capacity, f"{self.limit // MIB} MiB are more than its {capacity // MIB}"),
             (not most, f"{self.holders} holders have less than 1 MiB each of its {capacity // MIB}"),
             (self.needed > most, f"{self.needed // MIB} MiB are needed, and it may take {most // MIB}"),
@@ -74,12 +78,18 @@ class Memory(NamedTuple):
         why = next((why for holds, why in whys if holds), "")
         return why and f"the memory of {held.title()} cannot be limited: {why}"
 
+    def _is_network(self, held: Held) -> bool:
+        if "=" not in held.key or not held.address:
+            return False
+        folder = f"/sys/bus/pci/devices/{int(held.address[:8], 16):04x}{held.address[8:]}"
+        return self.host.text(f"{folder}/class").startswith(_NETWORK)
+
     def refusal(self, held: Held) -> RequestError:
         return RequestError(self.why_not(held), _ELSEWHERE)
 
-    def limited(self, provision: Provision, host: HostRoot) -> Provision:
+    def limited(self, provision: Provision) -> Provision:
         """With what limits each device, if any is limited; RequestError if one cannot be."""
-        devices = [it for it in provision.holds if not _is_network(host, it)]
+        devices = [it for it in provision.holds if not self._is_network(it)]
         limits: dict[str, int] = {}
         gpus: dict[str, int] = {}
         for held in devices:
@@ -120,11 +130,5 @@ def memory_of(
         known = drivers.known_inventory(host, settings.driver_root)
         named = [it for it in (known.libraries if known else ()) if it.soname == "libnvidia-ml.so.1" and it.bits == 64]
         library = named[0].path if named else ""
-    return Memory(request.memory_limit, request.memory_request, most, holders, read_regions(host), cgroup, library)
-
-
-def _is_network(host: HostRoot, held: Held) -> bool:
-    if "=" not in held.key or not held.address:
-        return False
-    folder = f"/sys/bus/pci/devices/{int(held.address[:8], 16):04x}{held.address[8:]}"
-    return host.text(f"{folder}/class").startswith(_NETWORK)
+    regions = read_regions(host)
+    return Memory(request.memory_limit, request.memory_request, most, holders, regions, cgroup, host, library)

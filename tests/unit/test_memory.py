@@ -123,7 +123,7 @@ def test_of_sections_that_are_not_known_the_smallest_holds(values: tuple[str, ..
 
 
 def made(limit: int = 0, needed: int = 0, ceiling: int = 0, holders: int = 0, regions: Any = REGIONS) -> Memory:
-    return Memory(limit, needed, ceiling, holders, regions, CGROUP)
+    return Memory(limit, needed, ceiling, holders, regions, CGROUP, HOST)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_a_word_lowers_what_is_allowed_and_never_raises_it(found: Memory, expect
 
 
 def limits(found: Memory, provision: Provision = ONE) -> dict[str, int]:
-    operations: Any = found.limited(provision, HOST).operations
+    operations: Any = found.limited(provision).operations
     return dict([pair for it in operations if not it.library for pair in it.limits])
 
 
@@ -191,6 +191,9 @@ def test_each_device_is_limited_and_one_of_several_regions_in_all_of_them_togeth
         (made(0, 0, SHARE, 1 << 20), ONE, "1048576 holders have less than 1 MiB each of its 16384"),
         (by_nvml(0, 0, SHARE, 4), ONE, "need the kernel's dmem controller"),
         (by_nvml(GIB, GIB, 0, 2), ONE, "MEMORY_REQUEST need the kernel's dmem controller"),
+        (made(0, GIB, 0, 2, None), ONE, "no memory of GPU 0 can be reserved: this kernel has no dmem controller"),
+        (made(0, GIB, 0, 2), of_vendor("0"), "no memory of OCI_X device 0 can be reserved: its driver has not told"),
+        (by_nvml(0, GIB, 0, 2), ONE, "no memory of GPU 0 can be reserved"),
         (by_nvml(GIB), MIG, "MIG device 0:0 .* memory of its own"),
         (by_nvml(GIB), of_vendor("0"), "OCI_X device 0 cannot be limited: this kernel has no dmem controller"),
     ],
@@ -206,7 +209,7 @@ def test_nvml_limits_the_gpus_that_the_kernel_does_not_count(regions: Any) -> No
     found = by_nvml(GIB, 0, 2 * GIB, 0, regions)
 
     def told(found: Memory) -> list[tuple[object, str]]:
-        operations: Any = found.limited(both, HOST).operations
+        operations: Any = found.limited(both).operations
         return [(it.limits, it.library) for it in operations]
 
     both = ONE._replace(holds=(*ONE.holds, Held(OTHER, "1", OTHER)))
@@ -222,14 +225,18 @@ def test_a_network_adapter_has_no_memory_to_limit(tmp_path: Path) -> None:
         for kind, is_limited in (("0x020700", False), ("0x030000", True), ("", True)):
             hosts.plant(tmp_path, "sys/bus/pci/devices/0000:05:00.0/class", f"{kind}\n")
             with pytest.raises(RequestError) if is_limited else contextlib.nullcontext():
-                assert made(GIB).limited(adapter, host).operations == ()
+                found = made(GIB, GIB, 0, 2)._replace(host=host)
+                assert found.limited(adapter).operations == ()
+                (held,) = adapter.holds
+                assert placement._pick(AnyOf(1), [Candidate(held)], [], 2, {}, found) == [Candidate(held)]
+                assert found.need_of(held) == 0
 
 
 def test_a_need_alone_limits_nothing_and_is_refused_nowhere() -> None:
-    """Not on cgroup v1, and not of a MIG device."""
+    """Not on cgroup v1, and not of a MIG device, among holders either."""
     v1 = made(0, GIB)._replace(cgroup=DeviceCgroup("v1", "/d", "/d"))
     assert limits(v1) == {}
-    assert limits(made(0, GIB), MIG) == {}
+    assert limits(made(0, GIB, 0, 2), MIG) == {}
 
 
 def test_nodes_of_no_single_device_cannot_be_limited() -> None:
@@ -244,8 +251,8 @@ def test_nodes_of_no_single_device_cannot_be_limited() -> None:
 
 
 def test_less_than_was_asked_for_is_told() -> None:
-    assert made(GIB).limited(ONE, HOST).notes == made(0, 0, GIB).limited(ONE, HOST).notes == ()
-    (note,) = made(2 * GIB, 0, GIB).limited(ONE, HOST).notes
+    assert made(GIB).limited(ONE).notes == made(0, 0, GIB).limited(ONE).notes == ()
+    (note,) = made(2 * GIB, 0, GIB).limited(ONE).notes
     assert note == "NVIDIA_GPU_MEMORY_LIMIT is 2048, and gpu-memory allows 1024 MiB"
 
 
