@@ -17,8 +17,9 @@ import click
 
 from oci_gpu_hook.cli import accelerators, containerreport, doctor, limit
 from oci_gpu_hook.cli.options import config_file, output_format, seconds, show, show_lines
+from oci_gpu_hook.driver import nodes
 from oci_gpu_hook.driver.inventory import DriverInventory
-from oci_gpu_hook.driver.survey import driver_version
+from oci_gpu_hook.driver.survey import driver_version, list_gpus
 from oci_gpu_hook.errors import DONE, OUR_BUG, ApplyError, ConfigError, DriverError, HookError, plain
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.host.source import UntrustedError
@@ -276,10 +277,12 @@ class _Validation:
         yield from wrong
         on = counted((len(wanted), "device", "devices"))
         self._wait("GPUs", f"for computations on {on}", workload.rounds(wanted))
-        computed = []
+        # What the GPUs suffer from now on no test has passed.
+        gpus, computed = nodes.gpus_here(root, list_gpus(root)), []
+        until = healthrecord.renew(root, gpus, healthrecord.xids(root) or (), None) if self.is_root else -1
         for it in workload.run(nvml.files(root, found, *workload.LIBRARIES), pipes, wanted, self.seconds):
             computed.append(it)
             yield it
         if self.is_root:
             tested = workload.by_gpu(found, computed)
-            healthrecord.renew(root, found.gpus, healthrecord.xids(root) or (), None, tested)
+            healthrecord.renew(root, gpus, healthrecord.xids(root) or (), None, tested, until)

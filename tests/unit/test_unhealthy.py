@@ -40,12 +40,20 @@ class Node(HostRoot):
         Path(f"{link}.new").symlink_to("..")
         Path(f"{link}.new").rename(link)
 
-    def renewed(self, said: Readings | None = None, tested: dict[str, str] | None = None) -> dict[str, str]:
-        healthrecord.renew(self, GPUS, healthrecord.xids(self) or (), said, tested or {})
+    def renewed(
+        self, said: Readings | None = None, tested: dict[str, str] | None = None, until: int = -1
+    ) -> dict[str, str]:
+        healthrecord.renew(self, GPUS, healthrecord.xids(self) or (), said, tested, until)
         return leases.unhealthy(self)
 
-    def tested(self, why: str) -> dict[str, str]:
-        return self.renewed(tested={FIRST: why})
+    def tested(self, why: str, during: int = 0) -> dict[str, str]:
+        """during: the number of the record of an error that comes when the test of the first GPU has ended."""
+        until = healthrecord.renew(self, GPUS, healthrecord.xids(self) or (), None)
+        if during:
+            self.log(during, 79)
+            # The service looks at any time.
+            self.renewed()
+        return self.renewed(tested={FIRST: why}, until=until)
 
     def reads(self, *answers: int, **values: int) -> dict[str, str]:
         """By NVML, which these GPUs answer; the values are the first one's."""
@@ -95,8 +103,8 @@ def test_a_fatal_error_stays_until_a_validation_passes(node: Node) -> None:
     # The log still has the record, which counts no more; a later one does.
     assert node.renewed() == {}
     assert not Path(f"{node.path}/run/oci-gpu-hook/unhealthy").exists()
-    node.log(8, 79)
-    assert list(node.renewed()) == [FIRST]
+    assert node.tested("", during=8) == node.renewed() == {FIRST: FELL}, "no test has passed since"
+    assert node.tested("") == {}
 
 
 def test_a_reset_clears_what_it_was_wanted_for(node: Node) -> None:
@@ -177,3 +185,8 @@ def test_an_unreadable_log_is_told_and_a_pipe_is_not_waited_for(tmp_path: Path) 
     log.unlink()
     log.write_text("4,5,5000,-;NVRM: Xid (PCI:0000:07:00): 79, pid=1\n SUBSYSTEM=pci\n6,6,1,-;other\n")
     assert healthrecord.xids(root) == (Xid(5, GPU, 79),)
+    # By a program, and by the kernel: the module is loaded again.
+    for level, found in ((12, (Xid(5, GPU, 79),)), (5, ())):
+        with log.open("a") as file:
+            file.write(f"{level},7,1,-;NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.65.06\n")
+        assert healthrecord.xids(root) == found

@@ -2,11 +2,11 @@
 """What is known against GPUs since the boot.
 
 The kernel's log forgets, so all is kept in /run, with the number of the last record that was read.  Starts learn by
-`host.leases` which GPUs are not healthy.  An XID error stays until a validation passes, or NVML no longer asks for the
-reset that it has asked for; a failed validation until another passes; all else until NVML no longer says it.  All of it
-goes if the driver is bound to the GPU again.  Of the log only records of the kernel itself count: what a program writes
-to /dev/kmsg gets another facility (the kernel's Documentation/ABI/testing/dev-kmsg).  Opens no GPU, and waits for
-nothing.  Must not be used by the hook.
+`host.leases` which GPUs are not healthy.  An XID error stays until a validation that begins after it passes, or NVML no
+longer asks for the reset that it has asked for; a failed validation until another passes; all else until NVML no longer
+says it.  All of it goes if the driver is bound to the GPU again.  Of the log only records of the kernel itself count:
+what a program writes to /dev/kmsg gets another facility (the kernel's Documentation/ABI/testing/dev-kmsg).  Opens no
+GPU, and waits for nothing.  Must not be used by the hook.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -31,12 +32,12 @@ from oci_gpu_hook.request.selectors import bus_id
 # NVIDIA's list of XID errors: after these a GPU computes no more, or wrong, until it is reset.
 FATAL = (46, 48, 62, 64, 74, 79, 95, 110, 119, 120, 136, 140, 143)
 # What is wrong with a GPU that the kernel lists, by its bus_id: the inode of its link below the driver, and a clause by
-# source, "" for nothing.
+# source, "" for nothing; the source of an XID error is the number of its record.
 Whys = dict[str, tuple[int, dict[str, str]]]
 
 _STATE = "gpu-health.json"
 _BOUND = "/sys/bus/pci/drivers/nvidia"
-_XID, _LOST, _ECC, _RESET, _VALIDATION, _MEMORY = "xid", "lost", "ecc", "reset", "validation", "memory"
+_LOST, _ECC, _RESET, _VALIDATION, _MEMORY = "lost", "ecc", "reset", "validation", "memory"
 _LEFT = 1024  # MiB: a driver that runs has some hundreds for itself
 # No record is longer; a shorter read gets none at all.
 _LONGEST_RECORD = 8192
@@ -48,6 +49,8 @@ _RECORD = re.compile(
     rb"([0-7]),([0-9]{1,19})(?:,[^;]*)?;NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]+)(?: GPU-I:[0-9]+)?(?: GPU-CI:[0-9]+)?\): "
     rb"\s*([0-9]{1,5})\s*(?:,|$)"
 )
+# Each time that the module is loaded: the GPUs are bound to another driver than that of the records before.
+_LOADING = re.compile(rb"[0-7],[^;]*;NVRM: loading NVIDIA UNIX ")
 
 
 class Xid(NamedTuple):
@@ -59,10 +62,16 @@ class Xid(NamedTuple):
 
 
 def renew(
-    host: HostRoot, gpus: tuple[Gpu, ...], records: tuple[Xid, ...], nvml: Readings | None, tested: dict[str, str]
-) -> None:
-    """Save what is known now; ApplyError if that fails; gpus: the kernel's list; records: all that its log has; nvml:
-    what it reads, if it has answered; tested: why the validation of a GPU failed, "" if it passed, by bus_id.
+    host: HostRoot,
+    gpus: tuple[Gpu, ...],
+    records: tuple[Xid, ...],
+    nvml: Readings | None,
+    tested: dict[str, str] | None = None,
+    until: int = -1,
+) -> int:
+    """Save what is known now, and give the number of the last record; ApplyError if that fails; gpus: the kernel's
+    list; records: all that its log has; nvml: what it reads, if it has answered; tested: why the validation of a GPU
+    failed, "" if it passed, by bus_id; until: the last record of before that validation.
     """
     inodes = dict(host.inodes(_BOUND))
     with counters.lock():
@@ -70,13 +79,22 @@ def renew(
         buses = {place(bus): bus for bus in known}
         for xid in records:
             if xid.sequence > last and xid.pci in buses and xid.number in FATAL:
-                known[buses[xid.pci]][1][_XID] = f"XID {xid.number}, after which it needs a reset"
+                whys = known[buses[xid.pci]][1]
+                _clear_xids(whys, xid.sequence)
+                whys[str(xid.sequence)] = f"XID {xid.number}, after which it needs a reset"
+        last = max([last, *[xid.sequence for xid in records]])
         for bus, (_, whys) in known.items():
-            _judge(bus, whys, nvml, tested)
-        _write(host, max([last, *[xid.sequence for xid in records]]), known)
+            _judge(bus, whys, nvml, tested or {}, until)
+        _write(host, last, known)
+    return last
 
 
-def _judge(bus: str, whys: dict[str, str], nvml: Readings | None, tested: dict[str, str]) -> None:
+def _clear_xids(whys: dict[str, str], until: int) -> None:
+    for source in [it for it in whys if it.isdecimal() and int(it) <= until]:
+        del whys[source]
+
+
+def _judge(bus: str, whys: dict[str, str], nvml: Readings | None, tested: dict[str, str], until: int) -> None:
     if nvml is not None:
         said = nvml.get(bus)
         whys[_LOST] = "it does not answer NVML" if said is None else ""
@@ -84,14 +102,14 @@ def _judge(bus: str, whys: dict[str, str], nvml: Readings | None, tested: dict[s
             ecc, left = said.get("ecc_uncorrected", 0), said.get("memory_of_none", 0)
             wants_reset = said.get("recovery_action", 0)
             if whys.get(_RESET) and not wants_reset:
-                whys[_XID] = ""
+                _clear_xids(whys, sys.maxsize)
             whys[_RESET] = "NVML says that it needs a reset" if wants_reset else ""
             whys[_MEMORY] = f"{left} MiB of its memory are in use, and no process has them" if left > _LEFT else ""
             whys[_ECC] = f"{ecc} uncorrectable ECC errors since its last reset" if ecc else ""
     if bus in tested:
         whys[_VALIDATION] = f"its validation failed: {tested[bus]}" if tested[bus] else ""
         if not tested[bus]:
-            whys[_XID] = ""
+            _clear_xids(whys, until)
 
 
 def _read(host: HostRoot, bound: dict[str, int]) -> tuple[int, Whys]:
@@ -121,9 +139,15 @@ def _write(host: HostRoot, sequence: int, known: Whys) -> None:
 
 
 def xids(host: HostRoot) -> tuple[Xid, ...] | None:
-    """All that the log has, in its order; None if it cannot be read."""
+    """All that the log has of the module that is loaded, in its order; None if it cannot be read."""
+    found: list[Xid] = []
     with suppress(OSError), closing(host.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)) as fd:
-        return tuple([found for found in map(parse_xid, _lines(fd)) if found])
+        for line in _lines(fd):
+            if xid := parse_xid(line):
+                found.append(xid)
+            elif _LOADING.match(line):
+                found.clear()
+        return tuple(found)
     return None
 
 
