@@ -9,6 +9,7 @@ import click
 
 from oci_gpu_hook.cli import accelerators
 from oci_gpu_hook.cli.options import config_file, seconds
+from oci_gpu_hook.driver import nodes
 from oci_gpu_hook.driver.inventory import DriverInventory, with_nodes
 from oci_gpu_hook.driver.survey import driver_version, list_gpus, read_true
 from oci_gpu_hook.errors import DriverError
@@ -79,10 +80,10 @@ def gpu_exposition(host: HostRoot, settings: Settings, timeout: float, *, rememb
             click.echo(f"oci-gpu-hook: {err.message}", err=True)
     except nvml.NvmlUnavailable as err:
         click.echo(f"oci-gpu-hook: {err}", err=True)
-    gpus = found.gpus if found else list_gpus(host)
-    records = healthrecord.xids(host)
+    # One that NVML could not start is none of the inventory.
+    gpus, records = nodes.gpus_here(host, list_gpus(host)), healthrecord.xids(host)
     if remember:
-        healthrecord.renew(host, gpus, records or (), said, {})
+        healthrecord.renew(host, gpus, said, {})
     held, memory = _held(host, settings.driver_root, found) if found else ([], [])
     return exposition.of_gpus(
         driver_version=version,

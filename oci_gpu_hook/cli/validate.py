@@ -279,10 +279,10 @@ class _Validation:
         self._wait("GPUs", f"for computations on {on}", workload.rounds(wanted))
         # What the GPUs suffer from now on no test has passed.
         gpus, computed = nodes.gpus_here(root, list_gpus(root)), []
-        until = healthrecord.renew(root, gpus, healthrecord.xids(root) or (), None) if self.is_root else -1
+        until = healthrecord.renew(root, gpus, None, {}) if self.is_root else -1
         for it in workload.run(nvml.files(root, found, *workload.LIBRARIES), pipes, wanted, self.seconds):
             computed.append(it)
             yield it
         if self.is_root:
             tested = workload.by_gpu(found, computed)
-            healthrecord.renew(root, gpus, healthrecord.xids(root) or (), None, tested, until)
+            healthrecord.renew(root, gpus, None, tested, until)

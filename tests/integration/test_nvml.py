@@ -113,12 +113,16 @@ def test_a_gpu_that_nvml_does_not_list_has_no_index_and_is_given_to_nobody(bundl
     one.runs("/bin/sh", "-c", "nvidia-smi -L")
     every.runs("/bin/sh", "-c", "ls /dev/nvidia[0-9]* | grep -c .")
     scripts = {"told": UNLISTED, "one": start("runc", one), "all": start("runc", every)}
-    seen = in_turn(scripts, faults=("gpu-unlisted",))
+    look = "oci-gpu-hook metrics --gpus --write\ngrep -E '^oci_gpu_hook_gpus |healthy.* 0$' /run/gpus.prom\n"
+    scripts["counted"] = f"{look}oci-gpu-hook features | grep unhealthy"
+    seen = in_turn(scripts, faults=("gpu-unlisted",), settings="gpu-metrics = /run/gpus.prom\n")
     address = found["unlisted"][0]
     assert f"  not listed by NVML, and given to no container: {address}" in seen["told"], seen
     assert any(address in line and "fail" in line for line in seen["told"]), seen
     assert any("journalctl --dmesg" in line for line in seen["told"]) and seen["told"][-1] == "7", seen
     assert uuids[2] in seen["one"][0] and seen["all"] == ["7"], seen
+    healthy = f'oci_gpu_hook_gpu_healthy{{device="GPU {address}"}} 0'
+    assert seen["counted"][:2] == ["oci_gpu_hook_gpus 8", healthy] and "unhealthy-gpus=1" in seen["counted"][2]
 
 
 def test_a_library_of_another_release_is_not_believed() -> None:

@@ -40,20 +40,18 @@ class Node(HostRoot):
         Path(f"{link}.new").symlink_to("..")
         Path(f"{link}.new").rename(link)
 
-    def renewed(
-        self, said: Readings | None = None, tested: dict[str, str] | None = None, until: int = -1
-    ) -> dict[str, str]:
-        healthrecord.renew(self, GPUS, healthrecord.xids(self) or (), said, tested, until)
+    def renewed(self, said: Readings | None = None) -> dict[str, str]:
+        healthrecord.renew(self, GPUS, said, {})
         return leases.unhealthy(self)
 
     def tested(self, why: str, during: int = 0) -> dict[str, str]:
         """during: the number of the record of an error that comes when the test of the first GPU has ended."""
-        until = healthrecord.renew(self, GPUS, healthrecord.xids(self) or (), None)
+        until = healthrecord.renew(self, GPUS, None, {})
         if during:
             self.log(during, 79)
-            # The service looks at any time.
-            self.renewed()
-        return self.renewed(tested={FIRST: why}, until=until)
+            self.renewed()  # by the service
+        healthrecord.renew(self, GPUS, None, {FIRST: why}, until)
+        return leases.unhealthy(self)
 
     def reads(self, *answers: int, **values: int) -> dict[str, str]:
         """By NVML, which these GPUs answer; the values are the first one's."""
@@ -154,7 +152,6 @@ GPU = "00000000:07:00"
         (b"4,7,1,-;NVRM: Xid (PCI:0001:AF:00): 48,", Xid(7, "00000001:af:00", 48)),
         (b"4,7,1,-;NVRM: Xid (PCI:0000:07:00 GPU-I:05): 95, pid=1", Xid(7, GPU, 95)),
         (b"4,7,1,-;NVRM: Xid (PCI:0000:07:00 GPU-I:05 GPU-CI:00): 95, pid=1", Xid(7, GPU, 95)),
-        (b"4,7,1,-;NVRM: Xid (PCI:0000:07:00 pid=1): 95, pid=1", None),
         # Level 7 is the kernel's last, debug; 8 is a user's first (syslog(2)).
         (b"7,7,1,-;NVRM: Xid (PCI:0000:07:00): 79,", Xid(7, GPU, 79)),
         (b"8,7,1,-;NVRM: Xid (PCI:0000:07:00): 79, by a user", None),

@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -61,19 +60,12 @@ class Xid(NamedTuple):
     number: int
 
 
-def renew(
-    host: HostRoot,
-    gpus: tuple[Gpu, ...],
-    records: tuple[Xid, ...],
-    nvml: Readings | None,
-    tested: dict[str, str] | None = None,
-    until: int = -1,
-) -> int:
+def renew(host: HostRoot, gpus: tuple[Gpu, ...], nvml: Readings | None, tested: dict[str, str], until: int = -1) -> int:
     """Save what is known now, and give the number of the last record; ApplyError if that fails; gpus: the kernel's
-    list; records: all that its log has; nvml: what it reads, if it has answered; tested: why the validation of a GPU
-    failed, "" if it passed, by bus_id; until: the last record of before that validation.
+    list; nvml: what it reads, if it has answered; tested: why the validation of a GPU failed, "" if it passed, by
+    bus_id; until: the last record of before that validation.
     """
-    inodes = dict(host.inodes(_BOUND))
+    inodes, records = dict(host.inodes(_BOUND)), xids(host) or ()
     with counters.lock():
         last, known = _read(host, {gpu.bus_id: inodes.get(gpu.proc, 0) for gpu in gpus})
         buses = {place(bus): bus for bus in known}
@@ -84,12 +76,12 @@ def renew(
                 whys[str(xid.sequence)] = f"XID {xid.number}, after which it needs a reset"
         last = max([last, *[xid.sequence for xid in records]])
         for bus, (_, whys) in known.items():
-            _judge(bus, whys, nvml, tested or {}, until)
+            _judge(bus, whys, nvml, tested, until)
         _write(host, last, known)
     return last
 
 
-def _clear_xids(whys: dict[str, str], until: int) -> None:
+def _clear_xids(whys: dict[str, str], until: int = 1 << 63) -> None:
     for source in [it for it in whys if it.isdecimal() and int(it) <= until]:
         del whys[source]
 
@@ -102,7 +94,7 @@ def _judge(bus: str, whys: dict[str, str], nvml: Readings | None, tested: dict[s
             ecc, left = said.get("ecc_uncorrected", 0), said.get("memory_of_none", 0)
             wants_reset = said.get("recovery_action", 0)
             if whys.get(_RESET) and not wants_reset:
-                _clear_xids(whys, sys.maxsize)
+                _clear_xids(whys)
             whys[_RESET] = "NVML says that it needs a reset" if wants_reset else ""
             whys[_MEMORY] = f"{left} MiB of its memory are in use, and no process has them" if left > _LEFT else ""
             whys[_ECC] = f"{ecc} uncorrectable ECC errors since its last reset" if ecc else ""

@@ -39,7 +39,8 @@ def count_holders(host: HostRoot, found: DriverInventory | None, most: int) -> t
         names = {it.key: it.name for it in holds(Selection(tuple([(gpu, "") for gpu in gpus]), parts), found)}
         offered |= names.keys() - {gpu.bus_id for gpu in gpus if gpu.in_mig_mode}
     unhealthy, counted = leases.unhealthy(host), []
-    for key, name in {**names, **leased, **names}.items():
+    gone = {bus: bus for bus in (found.unlisted if found else ()) if bus in unhealthy}
+    for key, name in {**names, **gone, **leased, **names}.items():
         its, why = [lease for lease in valid if key in lease.devices], why_unhealthy(key, unhealthy)
         is_free = key in offered and not why and has_room(its, most or len(its) + 1)
         counted.append(Counted(key, Held(key, name).title(), tuple(its), why, is_free))
@@ -48,4 +49,5 @@ def count_holders(host: HostRoot, found: DriverInventory | None, most: int) -> t
 
 def unhealthy_gpus(host: HostRoot, found: DriverInventory) -> dict[str, str]:
     why = leases.unhealthy(host)
-    return {str(gpu.nvml_index): why[gpu.bus_id] for gpu in found.gpus if gpu.bus_id in why}
+    names = {**{bus: bus for bus in found.unlisted}, **{gpu.bus_id: str(gpu.nvml_index) for gpu in found.gpus}}
+    return {name: why[bus] for bus, name in names.items() if bus in why}
