@@ -98,6 +98,16 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostRoot:
     return HostRoot(str(tmp_path))
 
 
+def test_two_of_roots_containers_may_have_one_id(host: HostRoot, tmp_path: Path) -> None:
+    """As in two namespaces of containerd's: each has its own bundle."""
+    runs(tmp_path, "run/containerd/runc/other", "mine", 51, f"{TASKS}/other/mine")
+    known = containers.KnownContainers(host)
+    assert [known.of_process(pid).bundle for pid in (50, 51)] == [f"{TASKS}/{it}/mine" for it in ("default", "other")]
+    with pytest.raises(UsageError, match="several containers"):
+        containers.find(host, "mine")
+    assert containers.find(host, "51").pid == 51
+
+
 @pytest.mark.parametrize(
     ("engine", "word", "pid"),
     [(CRIO, "10", 10), (CRIO, "side", 11), (DOCKER, "shop", 30), (DOCKER, SHOP[:12], 30)]

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oci_gpu_hook.container.devicecgroup import CGROUP_ROOT
 from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
 from oci_gpu_hook.driver.nodes import DeviceNode
 from oci_gpu_hook.formats import devicefilter
@@ -171,8 +172,12 @@ def runs(tmp_path: Path) -> HostRoot:
     return root
 
 
-def test_each_container_once_by_its_first_process_and_no_service(runs: HostRoot) -> None:
+def test_each_container_once_by_its_first_process_and_no_service(
+    runs: HostRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "device_cgroup", lambda _, pid, __: f"{CGROUP_ROOT}/{pid}/first/init.scope")
     found, unseen, *_ = containerdevices.find_devices(runs, Wanted((195,), (), ()))
+    assert [item.cgroup for item in found] == ["", f"{CGROUP_ROOT}/30/first"]
     assert [(item.running.pid, item.running.id) for item in found] == [(40, ""), (30, "first")]
     ticks = os.sysconf("SC_CLK_TCK")
     assert [item.since for item in found] == [1000000 + 300 // ticks, 1000000 + 500 // ticks]
@@ -181,12 +186,13 @@ def test_each_container_once_by_its_first_process_and_no_service(runs: HostRoot)
 
 def test_a_container_that_unshares_its_mounts_is_one(runs: HostRoot, monkeypatch: pytest.MonkeyPatch) -> None:
     """By its id and its owner; what has no id is each its own."""
-    of = {40: ("", 0, (0,), True), 30: ("a", 0, (0, 1), True)}
+    of, cgroups = {40: ("", 0, (0,), True), 30: ("a", 0, (0, 1), True)}, dict[int, str]()
 
     def container(host: HostRoot, known: object, pid: int, *_: object) -> ContainerDevices:
         id, owner, minors, is_whole = of[pid]
         nodes = tuple([ContainerNode(f"/dev/{pid}", 195, minor, True) for minor in minors])
-        return ContainerDevices(Running(id, pid, "", "", owner=owner), pid, nodes, is_whole=is_whole)
+        running = Running(id, pid, "", "", owner=owner)
+        return ContainerDevices(running, pid, nodes, is_whole=is_whole, cgroup=cgroups.get(pid, ""))
 
     def found() -> list[tuple[int, list[str], bool]]:
         joined = containerdevices.find_devices(runs, Wanted((195,), (), ())).containers
@@ -196,6 +202,8 @@ def test_a_container_that_unshares_its_mounts_is_one(runs: HostRoot, monkeypatch
     assert found() == [(30, ["/dev/30"] * 2, True), (40, ["/dev/40"], True)]
     of[40] = ("a", 0, (1, 2), False)
     assert found() == [(30, ["/dev/30", "/dev/30", "/dev/40"], False)]
+    cgroups[40] = "/one/a"
+    assert len(found()) == 2, "another container of this id"
     of[40] = ("a", 1000, (0,), True)
     assert len(found()) == 2
 

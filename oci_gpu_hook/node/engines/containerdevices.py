@@ -89,7 +89,8 @@ class MemoryUse(NamedTuple):
 class ContainerDevices(NamedTuple):
     """since: its start, in seconds since 1970; allowed: of the numbers that were asked for, those that its cgroup lets
     it open; is_open: whether that is every device; makes_nodes: whether it has CAP_MKNOD in our user namespace;
-    is_whole: whether all of its nodes were looked at; memory: what it has of devices' memory, where the kernel tells.
+    is_whole: whether all of its nodes were looked at; memory: what it has of devices' memory, where the kernel tells;
+    cgroup: its own, if its id is in the name, else "".
     """
 
     running: Running
@@ -100,6 +101,7 @@ class ContainerDevices(NamedTuple):
     makes_nodes: bool = False
     is_whole: bool = True
     memory: tuple[MemoryUse, ...] = ()
+    cgroup: str = ""
 
 
 class AllContainers(NamedTuple):
@@ -125,10 +127,10 @@ def find_devices(host: HostRoot, wanted: Wanted) -> AllContainers:
 
 
 def _joined(found: list[ContainerDevices]) -> tuple[ContainerDevices, ...]:
-    """One for each container: some unshare their mounts many times, as services do."""
-    joined: dict[tuple[int, str], ContainerDevices] = {}
+    """One for each container: some unshare their mounts many times, as services do, and two may have one id."""
+    joined: dict[tuple[int, str, str], ContainerDevices] = {}
     for it in found:
-        key = it.running.owner, it.running.id or str(it.running.pid)
+        key = it.running.owner, it.running.id or str(it.running.pid), it.cgroup
         first = joined.setdefault(key, it)
         known = {(node.major, node.minor) for node in first.nodes}
         more = [node for node in it.nodes if (node.major, node.minor) not in known]
@@ -178,8 +180,10 @@ def _container(
     held = tuple([ContainerNode(path, *at, allows(*at)) for at, path in sorted(nodes.items())])
     allowed, is_open = frozenset([at for at in wanted.numbers if allows(*at)]), bool(allows(*_UNUSED_NUMBER))
     makes_nodes = processes.is_in_our_users(host, pid) and processes.makes_nodes(host, pid)
-    memory = memory_uses(host, own_cgroup(cgroup, running.id)) if cgroup else ()
-    return ContainerDevices(running, since(host, began), held, allowed, is_open, makes_nodes, is_whole, memory)
+    own = own_cgroup(cgroup, running.id)
+    memory = memory_uses(host, own) if own else ()
+    named = own if is_named_after(own.rpartition("/")[2], running.id) else ""
+    return ContainerDevices(running, since(host, began), held, allowed, is_open, makes_nodes, is_whole, memory, named)
 
 
 def _verdict(host: HostRoot, cgroup: str, version: str) -> Callable[[int, int], bool | None]:

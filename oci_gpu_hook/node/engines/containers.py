@@ -103,9 +103,10 @@ class KnownContainers:
         self._files = Files(host, self.mounts)
         found = states(self._host, self._files)
         self._names = names(self._files, [item.bundle for item in found])
-        # Of two with one id the first counts: that is root's, if one of them is.
+        # Of two with one id that of a user does not count, if one is root's, and of one owner's both if they run.
         firsts = {item.id: item for item in reversed(found)}
-        running = [item._replace(called=self._called(item)) for item in found if item is firsts[item.id]]
+        more = [it for it in found if it.pid not in (0, firsts[it.id].pid) and it.owner == firsts[it.id].owner]
+        running = [it._replace(called=self._called(it)) for it in found if it is firsts[it.id] or it in more]
         stopped = [id for id in self._names if id not in firsts]
         self.containers = [*running, *[Running(id, 0, "", "", self._names[id], posix.geteuid()) for id in stopped]]
 
