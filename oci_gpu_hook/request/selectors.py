@@ -12,6 +12,7 @@ from oci_gpu_hook.request.words import ADMINISTRATOR, ALL, ANY, NONE
 _HEX = frozenset("0123456789abcdef")
 _UUID_GROUPS = [8, 4, 4, 4, 12]
 _LONGEST = 100  # of MIG-GPU-<uuid>-<share>/<gpu instance>/<compute instance>, and some more
+_MARKS = dict.fromkeys(map(ord, ".+-"))  # of a MIG profile, such as 1g.10gb+me
 _MAX_OF_ANY = 1024  # a driver knows fewer GPUs and MIG devices
 _NAMES = "'all', 'none', an index, a GPU-<uuid>, a MIG-<uuid>, a MIG device as GPU:MIG, or a PCI bus id"
 
@@ -100,7 +101,7 @@ def any_of(items: tuple[str, ...], where: str, settings: Settings) -> AnyOf | No
 
 
 def _is_profile(word: str) -> bool:
-    return len(word) <= _LONGEST and word.replace(".", "").replace("+", "").isalnum() and word.isascii()
+    return len(word) <= _LONGEST and word.isascii() and word.translate(_MARKS).isalnum()
 
 
 def canonical(item: str, where: str) -> str:

@@ -47,6 +47,7 @@ def asked(value: str, settings: Settings = COUNTED) -> tuple[str, ...]:
         ("any:1g.10gb", "any:1:1g.10gb", 1, "1g.10gb"),
         ("any:2:1c.2g.20gb", "any:2:1c.2g.20gb", 2, "1c.2g.20gb"),
         ("any:1g.10gb+me", "any:1:1g.10gb+me", 1, "1g.10gb+me"),
+        ("any:2:2g.48gb-me", "any:2:2g.48gb-me", 2, "2g.48gb-me"),
     ],
 )
 def test_the_words(value: str, canonical: str, number: int, profile: str) -> None:
@@ -121,7 +122,6 @@ def test_what_is_near_is_read_from_the_saved_inventory_and_sysfs(tmp_path: Path)
     found = survey.survey(root)
     first, second, third, last = found.gpus
     hosts.plant(tmp_path, f"sys/bus/pci/devices/{third.proc}/numa_node", "1\n")
-    # The last one has no MIG device to compute by.
     linked, last = first._replace(brand="NVIDIA", peers=(third.bus_id,)), last._replace(in_mig_mode=True)
     survey.save(root, proc.stamp(root, "/"), found._replace(gpus=(linked, second, third, last)))
     gpus = placement.gpus(root, Settings(), selectors.AnyOf(2))
@@ -277,7 +277,6 @@ def test_what_is_full_or_not_healthy_is_not_chosen() -> None:
 def test_a_watcher_of_nvidias_gpus_holds_another_vendors_device(
     host: HostRoot, monkeypatch: pytest.MonkeyPatch, choice: selectors.AnyOf | None
 ) -> None:
-    """Which it can compute on; asked for by ``any`` and by name."""
     own: Any = SimpleNamespace(pid=os.getpid(), is_caller=False, read=lambda _: Path("/proc/self/stat").read_bytes())
     device = Held("OCI_X=0", "0")
     monkeypatch.setattr(placement, "_of_vendor", lambda *_: [Candidate(device)])
@@ -291,8 +290,7 @@ def test_a_watcher_of_nvidias_gpus_holds_another_vendors_device(
 
 def test_what_sections_alone_count_is_shown(tmp_path: Path) -> None:
     """And a GPU that was leased as a whole, and is divided; but what ``any`` would not choose has no room."""
-    root = hosts.host(tmp_path, gpus=4)
-    found = survey.survey(root)
+    found = survey.survey(root := hosts.host(tmp_path, gpus=4))
     buses = [gpu.bus_id for gpu in found.gpus]
     part = MigDevice(3, 0, "MIG-0", "1g.10gb", 1, 0, 10, 11)
     found = found._replace(gpus=(*found.gpus[:2], found.gpus[2]._replace(in_mig_mode=True), found.gpus[3]))
