@@ -11,6 +11,7 @@ import click
 
 from oci_gpu_hook.cli import accelerators
 from oci_gpu_hook.cli.options import columns, config_file, host_root, output_format, show
+from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import holders
@@ -23,6 +24,7 @@ from oci_gpu_hook.planning.plan import some
 from oci_gpu_hook.report.records import printable
 from oci_gpu_hook.request.settings import read_settings
 
+FAMILIES = ("caps", "dri", "modeset")  # whose nodes tell who can compute or draw
 _HEADINGS = ("CONTAINER", "ID", "ENGINE", "RUNTIME", "GPU", "OTHERS", "SINCE")
 
 
@@ -39,28 +41,32 @@ def containers(is_json: bool, config: str | None, host: HostRoot) -> None:
     device plugin, only watches it.
     """
     settings = read_settings(config, None, host.path.rstrip("/"))
-    vendors = [it for it in hardware.find_vendors(host).vendors if hardware.proof(host, it)]
-    others = [item for vendor in vendors for item in holders.of_vendor(vendor)]
-    nvidia, divided, uses = None, (*others,), frozenset[tuple[int, int]]()
+    nvidia, most = accelerators.NOTHING, settings.gpu_holders
     try:
-        nvidia = accelerators.of_server(host, settings.driver_root, ("caps", "dri", "modeset"))
-        divided, uses = (*holders.divisions(nvidia), *others), holders.to_use(nvidia)
+        nvidia = accelerators.of_server(host, settings.driver_root, FAMILIES)
     except DriverError:
-        if not others:
+        if not any([it.nodes() for it in hardware.proven(host)]):
             raise
-    nodes = tuple([(node.path, node.major, node.minor) for vendor in vendors for node in vendor.nodes()])
-    found = containerdevices.find_devices(host, holders.what_to_find(divided, nodes, uses))
-    held, most = holders.holders(divided, found.containers, uses), settings.gpu_holders
+    held, found = find_holders(host, nvidia)
     counted = holdercount.count_holders(host, nvidia, most)
     room = [it.title for it in counted if it.has_room]
     leases = [_leased(it) for it in counted]
     lines = [f"{it['device']} is not healthy: {it['unhealthy']}" for it in leases if it["unhealthy"]]
-    each = f", of {most} holders each" if most else ""
-    is_counted = most or any([it.leases for it in counted])
-    lines += [f"devices with room{each}: {', '.join(room) or 'none'}"] if is_counted else []
+    of_each = f", of {most} holders each" if most else ""
+    lines += [f"devices with room{of_each}: {', '.join(room) or 'none'}"] * any([most, *[it.leases for it in counted]])
     lines += [f"{it['device']} is leased by {', '.join(map(_leaser, it['holders']))}" for it in leases if it["holders"]]
     more = {"gpu_holders": most, "leases": leases}
     show(is_json, {**document(held, found), **more}, [*lines_of(held, found), *lines])
+
+
+def find_holders(host: HostRoot, nvidia: DriverInventory) -> tuple[Holders, AllContainers]:
+    """nvidia: with the nodes of `FAMILIES`."""
+    vendors = hardware.proven(host)
+    others = [item for vendor in vendors for item in holders.of_vendor(vendor)]
+    divided, uses = (*holders.divisions(nvidia), *others), holders.to_use(nvidia)
+    nodes = tuple([(node.path, node.major, node.minor) for vendor in vendors for node in vendor.nodes()])
+    found = containerdevices.find_devices(host, holders.what_to_find(divided, nodes, uses))
+    return holders.holders(divided, found.containers, uses), found
 
 
 def _leased(it: holdercount.Counted) -> dict[str, Any]:

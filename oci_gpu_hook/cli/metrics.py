@@ -7,15 +7,14 @@ import time
 
 import click
 
-from oci_gpu_hook.cli import accelerators
+from oci_gpu_hook.cli import accelerators, containers
 from oci_gpu_hook.cli.options import config_file, seconds
 from oci_gpu_hook.driver import nodes
 from oci_gpu_hook.driver.inventory import DriverInventory, with_nodes
 from oci_gpu_hook.driver.survey import driver_version, list_gpus, read_true
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.diagnosis import holders
-from oci_gpu_hook.node.engines.containerdevices import MemoryUse, find_devices
+from oci_gpu_hook.node.engines.containerdevices import MemoryUse
 from oci_gpu_hook.node.exporters import counters, exposition, healthrecord
 from oci_gpu_hook.node.gpus import hardware, holdercount, nvml
 from oci_gpu_hook.node.machine import outputfile, validationrecord
@@ -71,7 +70,7 @@ def gpu_exposition(host: HostRoot, settings: Settings, timeout: float, *, rememb
     """Of a host now; on stderr why NVML did not answer.  remember: whether starts are to know what is found."""
     accelerators.check_is_server(host)
     began = time.monotonic()
-    version, found, said = driver_version(host) or "", None, None
+    version, found, said = driver_version(host) or "", accelerators.NOTHING, None
     try:
         found = hardware.nvidia(host, settings.driver_root)
         said = nvml.readings(host, found, timeout)
@@ -84,7 +83,7 @@ def gpu_exposition(host: HostRoot, settings: Settings, timeout: float, *, rememb
     gpus, records = nodes.gpus_here(host, list_gpus(host)), healthrecord.xids(host)
     if remember:
         healthrecord.renew(host, gpus, said, {})
-    held, memory = _held(host, settings.driver_root, found) if found else ([], [])
+    held, memory = _held(host, settings.driver_root, found)
     return exposition.of_gpus(
         driver_version=version,
         gpus=len(gpus),
@@ -105,11 +104,11 @@ def _held(
     host: HostRoot, driver_root: str, found: DriverInventory
 ) -> tuple[list[dict[str, str]], list[tuple[dict[str, str], MemoryUse]]]:
     """See `exposition`.  None of a container whose device cgroup cannot be read."""
-    divided = holders.divisions(with_nodes(host, found, ("caps",), driver_root=driver_root))
-    seen = find_devices(host, holders.what_to_find(divided))
+    nvidia = with_nodes(host, found, containers.FAMILIES, driver_root=driver_root) if found.gpus else found
+    seen, _ = containers.find_holders(host, nvidia)
     uuids = {gpu.nvml_index: gpu.uuid for gpu in found.gpus}
     held, memory = [], []
-    holding = [it for it in holders.holders(divided, seen.containers).holding if it.is_certain]
+    holding = [it for it in seen.holding if it.is_certain]
     # Root's first: a user with very many must not keep them out.
     for holder in sorted(holding, key=lambda it: bool(it.container.running.of_user)):
         running = holder.container.running
@@ -117,7 +116,7 @@ def _held(
         id = "" if running.of_user else running.id
         who = {"container": id or f"{running.of_user} process {running.pid}".lstrip()}
         who.update({name: getattr(running.called, name) for name in ("name", "pod", "namespace")})
-        for share in holder.held:
+        for share in holder.keeps():
             if uuid := uuids.get(share.gpu):
                 held.append({"uuid": uuid, "mig_uuid": share.uuid if share.mig else "", **who})
         memory += [({"address": use.address.removeprefix("0000"), **who}, use) for use in holder.container.memory]

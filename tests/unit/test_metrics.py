@@ -16,19 +16,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oci_gpu_hook.cli import metrics
+from oci_gpu_hook.cli import accelerators, metrics
 from oci_gpu_hook.driver import survey
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.engines import containerdevices
 from oci_gpu_hook.node.engines.containerdevices import AllContainers, MemoryUse
 from oci_gpu_hook.node.exporters import counters, exposition
-from oci_gpu_hook.node.gpus import nvml
+from oci_gpu_hook.node.gpus import hardware, nvml
 from oci_gpu_hook.node.gpus.holdercount import Counted
 from oci_gpu_hook.node.machine import outputfile
 from oci_gpu_hook.node.machine.validationrecord import StepResult, Validation
 from oci_gpu_hook.report import records
 from tests.unit import hosts
 from tests.unit.examples import examples
-from tests.unit.test_holders import has
+from tests.unit.test_holders import amd, has
 
 
 def counted(text: str) -> dict[str, float]:
@@ -232,17 +233,22 @@ def test_what_containers_have_of_memory() -> None:
 
 
 def test_users_containers_have_series_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their ids are their own to choose; two alike would stop the exporter."""
-    root = hosts.host(tmp_path)
-    one = has((195, 1))._replace(memory=(MemoryUse("0000:07:00.0", 1, 0, 0),))
+    """Their ids are their own to choose; two alike would stop the exporter.  Who watches is no holder."""
+    root, amds = hosts.host(tmp_path), has((226, 1))._replace(memory=(MemoryUse("0000:23:00.0", 7, 0, 0),))
+    monkeypatch.setattr(hardware, "proven", lambda _: [amd()])
+    one = has((195, 1), (505, 0))._replace(memory=(MemoryUse("0000:07:00.0", 1, 0, 0),))
     seen = [one._replace(running=one.running._replace(owner=1000, pid=pid)) for pid in (8, 9)]
-    monkeypatch.setattr(metrics, "find_devices", lambda *_: AllContainers((*seen, one), 0))
+    every = AllContainers((*seen, one, has((195, 1)), amds), 0)
+    monkeypatch.setattr(containerdevices, "find_devices", lambda *_: every)
     held, memory = metrics._held(root, "/", hosts.surveyed(root))
     found = samples(node(held=held, memory=memory))
     # Root's first: of very many the last are cut.
     wanted = ["a" * 64, "user 1000's process 8", "user 1000's process 9"]
-    assert [labels["container"] for labels in held] == [labels["container"] for labels, _ in memory] == wanted
-    assert len([key for key in found if key.startswith("gpu_memory_used_bytes")]) == 3
+    assert [labels["container"] for labels in held] == wanted
+    assert [labels["container"] for labels, _ in memory] == [wanted[0], *wanted]
+    assert len([key for key in found if key.startswith("gpu_memory_used_bytes")]) == 4
+    _, memory = metrics._held(root, "/", accelerators.NOTHING)
+    assert 7 in samples(node(memory=memory, driver_version="")).values()
 
 
 def test_the_last_validation_counts_for_its_driver() -> None:

@@ -79,19 +79,21 @@ def of_gpus(
         holding = [(labels, 1) for labels in held[:_MAX_HELD]]
         leases = [({"device": it.title}, len(it.leases)) for it in counted]
         health = [({"device": it.title}, int(not it.unhealthy)) for it in counted]
-        # Where the kernel counts it: its dmem controller.
-        uses = memory[:_MAX_HELD]
-        used = [(labels, use.used) for labels, use in uses]
-        peaks = [(labels, use.peak) for labels, use in uses if use.peak]
-        limits = [(labels, use.limit) for labels, use in uses if use.limit]
         lines += [
             *metric("gpu_container_info", "A container that holds a GPU, or a MIG device of it.", GAUGE, holding),
-            *metric("gpu_memory_used_bytes", "What a container has of a device's memory.", GAUGE, used),
-            *metric("gpu_memory_peak_bytes", "The most that it had.", GAUGE, peaks),
-            *metric("gpu_memory_limit_bytes", "What it may have at most.", GAUGE, limits),
             *metric("gpu_leases", "The containers that hold a device, as gpu-holders counts them.", GAUGE, leases),
             *metric("gpu_healthy", "Whether nothing is known against a device.", GAUGE, health),
         ]
+    # Where the kernel counts it: its dmem controller; of any vendor's.
+    uses = memory[:_MAX_HELD]
+    used = [(labels, use.used) for labels, use in uses]
+    peaks = [(labels, use.peak) for labels, use in uses if use.peak]
+    limits = [(labels, use.limit) for labels, use in uses if use.limit]
+    lines += [
+        *metric("gpu_memory_used_bytes", "What a container has of a device's memory.", GAUGE, used),
+        *metric("gpu_memory_peak_bytes", "The most that it had.", GAUGE, peaks),
+        *metric("gpu_memory_limit_bytes", "What it may have at most.", GAUGE, limits),
+    ]
     # If it was of this driver, or of none as there is none.
     if validation and validation.driver_version == driver_version:
         steps = [({"step": it.name}, int(it.outcome == PASSED)) for it in validation.steps if it.outcome != SKIPPED]

@@ -100,6 +100,10 @@ def _look(host: HostRoot, inventory: Callable[[Vendor], Vendor | None]) -> Found
     return FoundVendors(tuple(found), tuple(wrong))
 
 
+def proven(host: HostRoot) -> list[VendorState]:
+    return [it for it in find_vendors(host).vendors if proof(host, it)]
+
+
 def proof(host: HostRoot, found: VendorState) -> str:
     """A node or a PCI function, which shows that the vendor's hardware is here, as no library does; "" for nothing.
 

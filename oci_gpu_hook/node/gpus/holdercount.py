@@ -14,9 +14,7 @@ from oci_gpu_hook.record import NamedTuple
 
 
 class Counted(NamedTuple):
-    """A device: what people call it, the leases of those who hold it, and why it is not healthy, "" if it is; has_room:
-    for one holder more, if ``any`` could choose it.
-    """
+    """What people call a device, its leases, why it is not healthy, "" if it is, and whether ``any`` can choose it."""
 
     key: str
     title: str
@@ -25,24 +23,19 @@ class Counted(NamedTuple):
     has_room: bool = False
 
 
-def count_holders(host: HostRoot, found: DriverInventory | None, most: int) -> tuple[Counted, ...]:
-    """Also what is leased of other vendors' devices, or of what is divided or gone by now.  most: gpu-holders, 0 if it
-    stands in sections alone; ConfigError if the leases are damaged.
-    """
+def count_holders(host: HostRoot, found: DriverInventory, most: int) -> tuple[Counted, ...]:
+    """Also what is leased, and another vendor's, divided or gone; most: of no section.  ConfigError: damaged leases."""
     valid = [lease for lease in leases.read_leases(host) if lease.is_valid()]
     leased = {key: key.partition("=")[2] or key for lease in valid for key in lease.devices}
-    names, offered = dict[str, str](), {key for key in leased if "=" in key}
-    if found is not None:
-        divided = {device.gpu for device in found.mig_devices}
-        gpus = [gpu for gpu in found.gpus if gpu.nvml_index not in divided]
-        parts = tuple([(device, "") for device in found.mig_devices])
-        names = {it.key: it.name for it in holds(Selection(tuple([(gpu, "") for gpu in gpus]), parts), found)}
-        offered |= names.keys() - {gpu.bus_id for gpu in gpus if gpu.in_mig_mode}
-    unhealthy, counted = leases.unhealthy(host), []
-    gone = {bus: bus for bus in (found.unlisted if found else ()) if bus in unhealthy}
+    divided, unhealthy, counted = {device.gpu for device in found.mig_devices}, leases.unhealthy(host), []
+    gpus = tuple([(gpu, "") for gpu in found.gpus if gpu.nvml_index not in divided])
+    selected = Selection(gpus, tuple([(device, "") for device in found.mig_devices]))
+    names = {it.key: it.name for it in holds(selected, found)}
+    gone = {bus: bus for bus in found.unlisted if bus in unhealthy}
+    closed = {gpu.bus_id for gpu in found.gpus if gpu.in_mig_mode}
     for key, name in {**names, **gone, **leased, **names}.items():
         its, why = [lease for lease in valid if key in lease.devices], why_unhealthy(key, unhealthy)
-        is_free = key in offered and not why and has_room(its, most or len(its) + 1)
+        is_free = ("=" in key or key in names.keys() - closed) and not why and has_room(its, most or len(its) + 1)
         counted.append(Counted(key, Held(key, name).title(), tuple(its), why, is_free))
     return tuple(counted)
 
