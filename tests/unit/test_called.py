@@ -105,7 +105,6 @@ def test_two_of_roots_containers_may_have_one_id(host: HostRoot, tmp_path: Path)
     assert [known.of_process(pid).bundle for pid in (50, 51)] == [f"{TASKS}/{it}/mine" for it in ("default", "other")]
     with pytest.raises(UsageError, match="several containers"):
         containers.find(host, "mine")
-    assert containers.find(host, "51").pid == 51
 
 
 @pytest.mark.parametrize(
@@ -119,7 +118,7 @@ def test_each_engines_container_is_found(host: HostRoot, engine: str, word: str,
     assert (found.pid, found.called.engine) == (pid, engine)
 
 
-@pytest.mark.parametrize("word", ["web", "mine-alone", "planted", "roots", "broken", "zz"])
+@pytest.mark.parametrize("word", ["web", "mine-alone", "planted", "roots", "broken", "zz", "9" * 5000])
 def test_a_users_records_name_no_container_for_root(host: HostRoot, word: str) -> None:
     with pytest.raises(UsageError, match="no running container has"):
         containers.find(host, word)

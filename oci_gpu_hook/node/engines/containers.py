@@ -20,6 +20,7 @@ from typing import Any
 from oci_gpu_hook.container.devicecgroup import is_named_after
 from oci_gpu_hook.errors import UsageError, quoted
 from oci_gpu_hook.formats import jsontext
+from oci_gpu_hook.formats.decimal import decimal
 from oci_gpu_hook.host.podman import RECORDS
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.engines.enginekinds import BY_NAME, CONTAINERD, CRIO, DOCKER, ENGINES, PODMAN
@@ -184,8 +185,8 @@ def users_have_some(host: HostRoot) -> bool:
 def find(host: HostRoot, word: str) -> Running:
     """The container with this id, beginning of an id, name, pod or process; UsageError if none or several have it."""
     known = KnownContainers(host)
-    if word.isdecimal() and int(word) > 0 and processes.started(host, int(word)) is not None:
-        return known.of_process(int(word))
+    if (pid := decimal(word)) and processes.started(host, pid) is not None:
+        return known.of_process(pid)
     named = _matching(known.containers, word)
     if len(named) > 1:
         shown = named[:_MAX_NAMED]
