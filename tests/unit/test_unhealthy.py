@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,7 @@ from oci_gpu_hook.host import leases
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.exporters import counters, healthrecord
 from oci_gpu_hook.node.exporters.healthrecord import Xid
+from oci_gpu_hook.node.gpus import nvml
 from oci_gpu_hook.node.gpus.nvml import Readings
 
 BUSES = ("00000000:07:00.0", "00000000:0f:00.0")
@@ -187,3 +189,11 @@ def test_an_unreadable_log_is_told_and_a_pipe_is_not_waited_for(tmp_path: Path) 
         with log.open("a") as file:
             file.write(f"{level},7,1,-;NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.65.06\n")
         assert healthrecord.xids(root) == found
+
+
+def test_a_process_that_ends_between_two_questions_leaves_no_memory() -> None:
+    pynvml = mock.MagicMock(NVMLError=ValueError)
+    pynvml.nvmlDeviceGetMemoryInfo.side_effect = [mock.Mock(used=9 << 30), mock.Mock(used=5 << 20)]
+    for kind in ("Compute", "Graphics"):
+        getattr(pynvml, f"nvmlDeviceGet{kind}RunningProcesses").return_value = []
+    assert nvml._memory_of_none(pynvml, None) == 5

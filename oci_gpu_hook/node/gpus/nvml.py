@@ -265,10 +265,10 @@ def _memory_of_none(pynvml: Any, gpu: Any) -> int:
         if pynvml.nvmlDeviceGetMigMode(gpu)[0] == pynvml.NVML_DEVICE_MIG_ENABLE:
             return 0
     used = pynvml.nvmlDeviceGetMemoryInfo(gpu, pynvml.nvmlMemory_v2).used
-    # Behind it: one that begins meanwhile is seen.
+    # Between two looks at it: neither one that begins meanwhile nor one that ends counts as none.
     if pynvml.nvmlDeviceGetComputeRunningProcesses(gpu) or pynvml.nvmlDeviceGetGraphicsRunningProcesses(gpu):
         return 0
-    return int(used) >> 20
+    return int(min(used, pynvml.nvmlDeviceGetMemoryInfo(gpu, pynvml.nvmlMemory_v2).used)) >> 20
 
 
 def _recovery_action(pynvml: Any, gpu: Any) -> int:
