@@ -107,6 +107,15 @@ def test_two_of_roots_containers_may_have_one_id(host: HostRoot, tmp_path: Path)
         containers.find(host, "mine")
 
 
+def test_a_pod_is_roots_whatever_user_has_made_its_user_namespace(
+    host: HostRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """containerd 2 makes it as the user to whom the pod's root is mapped."""
+    monkeypatch.setattr(processes, "maker", lambda root, pid: USER)
+    known = containers.KnownContainers(host)
+    assert [(it.owner, it.called.name) for it in map(known.of_process, (40, 81))] == [(0, "train"), (USER, "")]
+
+
 @pytest.mark.parametrize(
     ("engine", "word", "pid"),
     [(CRIO, "10", 10), (CRIO, "side", 11), (DOCKER, "shop", 30), (DOCKER, SHOP[:12], 30)]
@@ -181,6 +190,10 @@ def test_conmon_tells_what_it_watches_where_root_alone_has_put_it(tmp_path: Path
     found = containers.find(root, "60")
     assert found[:4] == (ALONE, 60, bundle, "crun")
     assert (found.called.engine, found.called.name) == (PODMAN, "alone")
+    # crun says "/" of a bundle where the container has a user namespace and devices.
+    hosts.plant(tmp_path, f"run/crun/{ALONE}/status", json.dumps({"pid": 60, "bundle": "/"}))
+    assert [containers.find(root, word)[:4] for word in ("60", ALONE)] == [found[:4]] * 2
+    (tmp_path / f"run/crun/{ALONE}/status").unlink()
     # What lies in a user's folder is no conmon: a hard link gives a set-user-ID program any name, and by every number
     # it is root's.
     (tmp_path / "usr/bin").chmod(0o777)

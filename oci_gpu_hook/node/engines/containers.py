@@ -113,7 +113,9 @@ class KnownContainers:
 
     def of_process(self, pid: int) -> Running:
         """The container that a process is in: whose first process it is, or whose id is in its cgroup's name."""
-        owner = processes.maker(self._host, pid) or ROOT
+        # containerd 2 makes a pod's user namespace as the user to whom its root is mapped.
+        is_roots = any([(item.pid, item.owner) == (pid, ROOT) for item in self.containers])
+        owner = ROOT if is_roots else processes.maker(self._host, pid) or ROOT
         cgroup = processes.trusted_cgroup(self._host, pid, self.version, owner)
         unknown = Running(processes.id_in(cgroup[-1]) if cgroup else "", pid, "", "", owner=owner)
         if owner not in (ROOT, posix.geteuid()):
@@ -194,7 +196,7 @@ def find(host: HostRoot, word: str) -> Running:
         why = f"several containers have an id that begins with {quoted(word)}, or that name: {listed}"
         raise UsageError(why, "give more of the id, or NAMESPACE/POD/NAME")
     if named and named[0].pid:
-        return named[0]
+        return named[0] if named[0].bundle else known.of_process(named[0].pid)
     id, owner = (named[0].id, named[0].owner) if named else (word, None)
     pid = known.first_in_cgroup(id, owner) or known.first_in_cgroup(f"{processes.LXC}{id}", owner)
     if pid is not None:
@@ -271,8 +273,8 @@ def _runcs_bundle(document: dict[str, Any]) -> object:
 
 
 def _path(value: object) -> str:
-    """An absolute path on the host; "" for anything else."""
-    if not isinstance(value, str) or value[:1] != "/":
+    """An absolute path on the host; "" for anything else, and for "/", which crun says where it does not tell."""
+    if not isinstance(value, str) or value[:1] != "/" or value == "/":
         return ""
     # rootlesskit copies /run up, and has the host's own at /run/.roNUMBER.
     top, name, below = value.partition("/run/.ro")
