@@ -101,7 +101,7 @@ def of_host(host: HostRoot, config: str | None) -> list[diagnosis.Finding]:
     findings += enginecheck.unread(unread, tool)
     findings += _engines(host, installed, docker, hooks, host.real(entry), tool, unknown)
     read = list(dict.fromkeys([it.where.rpartition(":")[0] for it in lines_of_settings]))
-    return [*findings, systemcheck.rootless(host, tool, read)]
+    return [*findings, systemcheck.rootless(host, read)]
 
 
 def _written_names(host: HostRoot, docker: Docker | None, found: DriverInventory | None) -> list[diagnosis.Finding]:

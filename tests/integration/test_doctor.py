@@ -309,11 +309,12 @@ PLANTED = {
     ": >$LIBCUDA":
         Planted("fail", "libraries", "libcuda of version 580.65.06 is cut off or no library",
             "apt install --reinstall "),
-    # A container of a user's runs.
+    # A container of a user's runs, which has no further ids.
     "mkdir $USERS; setpriv --reuid=1000 --regid=1000 --clear-groups unshare --user sleep 99 >/dev/null 2>&1 &\n"
-    "echo $! >$USERS/cgroup.procs; : >/etc/subuid\n"
+    "echo $! >$USERS/cgroup.procs; : >/etc/subuid; (umask 077; echo 'records = yes' >/etc/oci-gpu-hook.conf)\n"
     "until [ $(readlink /proc/$!/ns/user) != $(readlink /proc/self/ns/user) ]; do sleep 0.1; done":
-        Planted("warn", "rootless", "/etc/subuid or /etc/subgid has no entry", "usermod --add-subuids"),
+        Planted("warn", "rootless", "users cannot read /etc/oci-gpu-hook.conf",
+            "chmod a+r /etc/oci-gpu-hook.conf", True),
     PODMAN.format(version="4.5.1"):
         Planted("warn", "images in podman", "podman 4.5.1 hands an image's annotations on to crun",
             "vi /etc/containers/containers.conf"),
