@@ -14,7 +14,6 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node import diagnosis
 from oci_gpu_hook.node.diagnosis import dockercheck, drivercheck, enginecheck, namecheck, speccheck, systemcheck
 from oci_gpu_hook.node.diagnosis.dockercheck import Docker
-from oci_gpu_hook.node.diagnosis.enginecheck import Engines, Registered
 from oci_gpu_hook.node.diagnosis.remedy import as_root
 from oci_gpu_hook.node.diagnosis.vendorcheck import vendors
 from oci_gpu_hook.node.engines import cdispecs, containers
@@ -63,8 +62,6 @@ def of_host(host: HostRoot, config: str | None) -> list[diagnosis.Finding]:
     here = [item for item in others.vendors if hardware.proof(host, item)]
     installed, unread = host_engines.installed(host), host_engines.unread(host)
     unknown = {engine for engine, *_ in unread}
-    # Where the rest look for hooks is not known.
-    known = tuple([engine for engine in installed if engine.name not in unknown])
     hooks = host_engines.of_engines(host, installed)
     entry = next((item.program for item in hooks if item.kind == host_engines.OURS), "") or host_engines.ENTRY
     docker = dockercheck.find_docker(host)
@@ -95,11 +92,17 @@ def of_host(host: HostRoot, config: str | None) -> list[diagnosis.Finding]:
             {it: libselinux.boolean(host, it) for it in (systemcheck.MEMORY_BOOLEAN, systemcheck.NVML_BOOLEAN)},
         ),
     ]
-    for engine in known:
+    # Where the others look for hooks is not known.
+    for engine in [it for it in installed if it.name not in unknown]:
         findings.append(enginecheck.seen_by(engine, hooks, tool))
         findings += enginecheck.images_in_podman(host, engine) if engine.name == PODMAN.name else []
     findings += enginecheck.unread(unread, tool)
-    findings += _engines(host, installed, docker, hooks, host.real(entry), tool, unknown)
+    findings += _containerd(host, tool, unknown, is_alone=not installed and docker is None)
+    script = host.real(entry)
+    findings += dockercheck.docker(host, docker, script, tool) if docker else []
+    by_link = docker is not None and docker.leads_to == script
+    findings += enginecheck.other_hooks(installed, hooks, host_engines.shims(host, installed), by_link)
+    findings += enginecheck.callers(host, script, tool)
     read = list(dict.fromkeys([it.where.rpartition(":")[0] for it in lines_of_settings]))
     return [*findings, systemcheck.rootless(host, read)]
 
@@ -123,29 +126,16 @@ def _written_names(host: HostRoot, docker: Docker | None, found: DriverInventory
     return [*findings, *namecheck.resources(file, settings or {}, found), *namecheck.configurations(host, found)]
 
 
-def _engines(
-    host: HostRoot,
-    installed: Engines,
-    docker: Docker | None,
-    hooks: Registered,
-    entry: str,
-    tool: str,
-    unknown: set[str],
-) -> list[diagnosis.Finding]:
-    """entry: the entry script without links; unknown: the engines of which a file cannot be read."""
-    findings = []
-    has_containerd = host_engines.is_there(host, CONTAINERD)
-    if has_containerd and CONTAINERD.name not in unknown:
-        findings += enginecheck.containerd(host, tool, is_alone=not installed and docker is None)
-    if not installed and docker is None and not has_containerd:
+def _containerd(host: HostRoot, tool: str, unknown: set[str], *, is_alone: bool) -> list[diagnosis.Finding]:
+    """Also that there is no engine at all; unknown: the engines of which a file cannot be read."""
+    is_there = host_engines.is_there(host, CONTAINERD)
+    if is_alone and not is_there:
         # runc and crun take hooks only from a bundle.
         names = ", ".join([kind.name for kind in ENGINES if kind.programs])
         seen = f"none of {names} is installed: a bundle must name the hook itself"
-        findings.append(diagnosis.warned("engines", seen, tool, "install", "podman"))
-    findings += dockercheck.docker(host, docker, entry, tool) if docker else []
-    by_link = docker is not None and docker.leads_to == entry
-    findings += enginecheck.other_hooks(installed, hooks, host_engines.shims(host, installed), by_link)
-    return findings + enginecheck.callers(host, entry, tool)
+        return [diagnosis.warned("engines", seen, tool, "install", "podman")]
+    is_known = is_there and CONTAINERD.name not in unknown
+    return enginecheck.containerd(host, tool, is_alone=is_alone) if is_known else []
 
 
 def lines(findings: list[diagnosis.Finding], least: int = 0) -> list[str]:
