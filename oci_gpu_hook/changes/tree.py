@@ -290,7 +290,8 @@ class Tree:
     def _move(self, tree: int, point: int) -> None:
         with closing(point):
             syscalls.move_mount(tree, point)
-        self.undo.remember(_detach, tree)
+        # By the link in /proc, which leads to this mount and to no other.
+        self.undo.remember(syscalls.umount2, f"/proc/self/fd/{tree}", syscalls.MNT_DETACH)
 
     def _mount_point(self, found: int | None, target: str, *, folder: bool) -> int:
         if found is None:
@@ -391,11 +392,6 @@ def _is_of_ours(folder: int) -> bool:
 
 def _make_readonly(tree: int) -> None:
     syscalls.mount_setattr(tree, syscalls.mount_attr(syscalls.MOUNT_ATTR_RDONLY, 0, 0))
-
-
-def _detach(tree: int) -> None:
-    # umount2 has no form by descriptor.  The link in /proc leads to this mount and to no other.
-    syscalls.umount2(f"/proc/self/fd/{tree}", syscalls.MNT_DETACH)
 
 
 def _behind_link(parent: int, parent_path: str, name: str) -> str:
