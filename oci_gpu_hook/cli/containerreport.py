@@ -24,7 +24,7 @@ from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.node.diagnosis import FAIL, Finding, failed, passed, remedy, warned
 from oci_gpu_hook.node.diagnosis import containercheck as judged
 from oci_gpu_hook.node.diagnosis.drivercheck import cached_names
-from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, Remedy, in_words
+from oci_gpu_hook.node.diagnosis.remedy import ACCEPTED, DOCTOR, Remedy, in_words
 from oci_gpu_hook.node.engines import cdispecs, containerdevices
 from oci_gpu_hook.node.engines.containers import SHORT_ID, Running
 from oci_gpu_hook.node.machine import childprocess, foreignfile, kernelconfig, libselinux, processes
@@ -106,7 +106,7 @@ def _unasked(who: Running, question: Question, settings: Settings, notes: tuple[
         with suppress(HookError):
             if instead != settings and _request(question, instead)[0] is not None:
                 seen = f"it asks for a GPU, which {key} = {was} does not accept: {'; '.join(notes)}"
-                return warned("request", seen, remedy.accepted(who))
+                return warned("request", seen, ACCEPTED)
     flags = ", and no vendor's flag anything" if others else ""
     # Another user's bundle is not read.
     what = "it" if question.bundle.path else "its environment, all that is known of it,"

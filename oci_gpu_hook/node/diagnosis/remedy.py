@@ -69,6 +69,8 @@ UPGRADE_KERNEL = {
     "dnf": then(command("dnf", "upgrade", "kernel"), REBOOT),
     "apt": then(command("apt", "full-upgrade"), REBOOT),
 }
+# What of a request is accepted.
+ACCEPTED = command("oci-gpu-hook", "info", "--settings", note="accept-environment, accept-volume-mounts")
 # What the driver has told the kernel's log.
 KERNELS_LOG = command("journalctl", "--dmesg", "--grep=NVRM|Xid")
 
@@ -148,10 +150,6 @@ def ask(who: Running) -> Remedy:
         return command(*_ctr(who), "run", "--env", VARIABLE, "...")
     file = f"{who.bundle}/config.json" if who.bundle and who.owner == os.geteuid() else "config.json"
     return command("vi", file, note=f"{VARIABLE} in process.env")
-
-
-def accepted(who: Running) -> Remedy:
-    return command("oci-gpu-hook", "info", "--settings", note="accept-environment, accept-volume-mounts")
 
 
 def _of_owner(who: Running, does: str) -> Remedy:
