@@ -127,8 +127,7 @@ def _ways(who: Running) -> tuple[Remedy, Remedy, Remedy]:
 
 
 def restart(who: Running) -> Remedy:
-    by_hand = command("kill", str(who.pid)) if who.pid else in_words("start it again")
-    return _of_owner(who, "start it again") or _ways(who)[0] or by_hand
+    return _of_owner(who, "start it again") or _ways(who)[0] or command("kill", str(who.pid))
 
 
 def start(who: Running) -> Remedy:
