@@ -18,9 +18,8 @@ from oci_gpu_hook.request.settings import read_settings
 # An administrator's own modules have 400, and so win; distributions use 200 for theirs.
 _PRIORITY = "200"
 _AUDIT_LOG = "/var/log/audit/audit.log"
-_JOURNAL = "journalctl --quiet --no-pager -o cat -b --lines=20000 _TRANSPORT=audit + _TRANSPORT=kernel"
 # Programs that print others: the output is empty if the journal is not stored, or we may not read it.
-_LOGS = (_JOURNAL, "dmesg")
+_LOGS = ("journalctl --quiet --no-pager -o cat -b --lines=20000 _TRANSPORT=audit + _TRANSPORT=kernel", "dmesg")
 # To build a policy takes half a minute, on a slow machine several.
 _POLICY_SECONDS = 600
 # What auditd keeps in one file, unless it was told otherwise.

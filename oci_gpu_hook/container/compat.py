@@ -79,9 +79,8 @@ def _note_of(root_fd: int, path: str) -> Note | None:
     with closing(syscalls.openat2(root_fd, path, posix.O_PATH, resolve=_RESOLVE)) as named:
         if not is_regular(syscalls.known_of(named)):
             raise ValueError("it is not a regular file")
-        opened = reopened(named)
-    with closing(opened) as fd:
-        section = _section(fd)
+        with closing(reopened(named)) as fd:
+            section = _section(fd)
     return None if section is None else _parsed(section)
 
 
