@@ -40,6 +40,11 @@ def blocks(page: str, section: str = "") -> list[str]:
     return [textwrap.dedent(it).strip("\n") + "\n" for it in found]
 
 
+def start_script() -> str:
+    """By which a container of Swarm's goes by its share."""
+    return next(it for it in blocks("oci-gpu-hook-docker.7", "SWARM") if it.startswith("#!/bin/sh"))
+
+
 @functools.cache
 def made(script: str = "build_man.py") -> Path:
     """The pages, or what another script makes from the program, in a folder that goes with this process."""

@@ -47,17 +47,12 @@ INIT = f"docker swarm init --advertise-addr {ADDRESS} >/dev/null"
 WORDS = ("GPU_SHARE", "CUDA_VISIBLE_DEVICES", "XLA_PYTHON_CLIENT_MEM_FRACTION")
 
 
-def start_script() -> str:
-    """The manual's own, by which a container goes by its share."""
-    return next(it for it in manual.blocks("oci-gpu-hook-docker.7", "SWARM") if it.startswith("#!/bin/sh"))
-
-
 def task() -> str:
     """What a service's container does: it looks, and says what its start script has made of its share."""
     said = " ".join(f"${word}" for word in WORDS)
     command = f"echo $DOCKER_RESOURCE_GPU {said}; echo looked; exec sleep 100000"
     look = LOOK.replace("/dev/tried*", "/dev/tried* /dev/neuron*")
-    return f"{look}\nset -- /bin/sh -c {shlex.quote(command)}\n{start_script()}"
+    return f"{look}\nset -- /bin/sh -c {shlex.quote(command)}\n{manual.start_script()}"
 
 
 def create(name: str, options: str = "--generic-resource GPU=1", image: str = "asks") -> str:

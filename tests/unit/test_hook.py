@@ -57,7 +57,7 @@ def started(*words: str, state: str = "") -> tuple[int, str, str]:
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [
-        (["createContainer"], 2, "createContainer"),
+        (["createContainer"], 2, "createContainer runs inside the container"),
         (["createRuntime", "--nonsense"], 2, "unknown option '--nonsense'"),
         (["createRuntime", "--cdi", "utility", "--cdi-driver", "1.2"], 2, "write the CDI spec again"),
         # After the start there is nothing to do.

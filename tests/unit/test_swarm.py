@@ -145,11 +145,6 @@ def test_only_a_name_is_a_name(program: Program, tree: Path) -> None:
 # What a task makes of its share.
 
 
-def start_script() -> str:
-    """The manual's example."""
-    return next(it for it in manual.blocks("oci-gpu-hook-docker.7", "SWARM") if it.startswith("#!/bin/sh"))
-
-
 @pytest.mark.parametrize("shell", ["sh", "bash"])
 @pytest.mark.parametrize(
     ("given", "shares", "gpus", "share", "fraction"),
@@ -166,7 +161,7 @@ def test_a_start_script_knows_its_share(
     tmp_path: Path, shell: str, given: str, shares: str | None, gpus: str, share: str, fraction: str
 ) -> None:
     script = tmp_path / "start"
-    script.write_text(start_script())
+    script.write_text(manual.start_script())
     environment = {"PATH": os.environ["PATH"], "DOCKER_RESOURCE_GPU": given}
     environment.update({"SHARES": shares} if shares else {})
     names = ("CUDA_VISIBLE_DEVICES", "GPU_SHARE", "XLA_PYTHON_CLIENT_MEM_FRACTION")
