@@ -266,7 +266,6 @@ LAYOUTS: dict[str, Callable[[Host], None]] = {"lib64": lib64, "run": run, "nix":
 
 
 def packages(folder: str) -> list[str]:
-    """The Debian packages in a folder."""
     return [f"{folder}/{name}" for name in sorted(os.listdir(folder)) if name.endswith(".deb")]
 
 

@@ -223,7 +223,6 @@ def test_a_bundle_that_crun_does_not_tell_is_found(bundle: Maker, devices: str |
 # Of the host's group 44.  The nodes of the simulated driver give ENXIO to those who may open them.
 NARROW = "chgrp 44 /dev/nvidia*[0-9l]; chmod 0660 /dev/nvidia*[0-9l]\n"
 TRY = f"(exec 3<>{node(0)}) 2>&1; stat -c '%a %g' {node(0)}"
-OPENED = "No such device or address"
 
 
 def as_user(made: Bundle, uid: int, gid: int, *groups: int) -> Bundle:
@@ -250,7 +249,7 @@ def test_a_containers_user_opens_its_devices(bundle: Maker, runtime: str) -> Non
     found = in_turn(scripts, NARROW)
     for name, (_, made) in PEOPLE.items():
         opened, *rest = [line for line in found[name] if not line.startswith("time=")]
-        assert OPENED in opened and rest == [made], (name, found[name])
+        assert "No such device or address" in opened and rest == [made], (name, found[name])
 
 
 # The hook in a container that has some of the host's GPUs: the others have no number there, and none gets them.

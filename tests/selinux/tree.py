@@ -85,8 +85,6 @@ _RENEWED = (
 
 
 class Tree:
-    """The tree of one base."""
-
     def __init__(self, kept: base.Base) -> None:
         self.base = kept
         self.root = kept.root

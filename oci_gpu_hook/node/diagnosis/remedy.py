@@ -69,7 +69,6 @@ UPGRADE_KERNEL = {
     "dnf": then(command("dnf", "upgrade", "kernel"), REBOOT),
     "apt": then(command("apt", "full-upgrade"), REBOOT),
 }
-# What of a request is accepted.
 ACCEPTED = command("oci-gpu-hook", "info", "--settings", note="accept-environment, accept-volume-mounts")
 # What the driver has told the kernel's log.
 KERNELS_LOG = command("journalctl", "--dmesg", "--grep=NVRM|Xid")

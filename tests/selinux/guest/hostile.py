@@ -102,5 +102,4 @@ HOSTILE = (
     *_attack("5: the root is moved", traps.MOVED_ROOT, "root", "var_run_t"),
 )
 
-# All rows of a run.
 ROWS = (*cases.ROWS, *cases.VENDORS, *AGENTS, *HOSTILE)

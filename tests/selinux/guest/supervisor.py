@@ -69,8 +69,6 @@ class Journal:
 
 
 class Engine:
-    """The engine's process."""
-
     def __init__(self, context: str) -> None:
         words = ["runcon", context, sys.executable, "-B", "-m", "tests.selinux.guest.engine"]
         self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
