@@ -20,6 +20,7 @@ from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.selectors import AnyOf, Request
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.words import ALL
+from oci_gpu_hook.vendors import platform
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -274,6 +275,9 @@ def gpus(host: HostRoot, settings: Settings, asked: AnyOf) -> list[Candidate]:
     divided = {device.gpu for device in known.mig_devices}
     whole = [gpu for gpu in known.gpus if gpu.nvml_index not in divided and not gpu.in_mig_mode]
     held = selection.holds(selection.Selection(tuple([(gpu, "") for gpu in whole]), ()), known)
+    if platform.platform_of(host) == platform.TEGRA:
+        # There index 0 is the integrated GPU, which the driver of those on PCI may not list.
+        held = tuple([it._replace(name=it.key) for it in held])
     places = [f"/sys/bus/pci/devices/{gpu.proc}/numa_node" if asked.number > 1 else "" for gpu in whole]
     nodes = [host.text(place).strip() if place else "" for place in places]
     return [Candidate(it, 0, gpu.peers, int(at) if at.isdecimal() else -1) for it, gpu, at in zip(held, whole, nodes)]

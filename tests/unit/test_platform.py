@@ -16,9 +16,10 @@ from oci_gpu_hook.driver.inventory import Library
 from oci_gpu_hook.driver.proc import Gpu
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.planning import platforms
+from oci_gpu_hook.planning import placement, platforms
 from oci_gpu_hook.request.cdirequest import of_nodes
 from oci_gpu_hook.request.parse import Request
+from oci_gpu_hook.request.selectors import AnyOf
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs
 from oci_gpu_hook.vendors import platform, tegra, wsl
@@ -368,6 +369,18 @@ def test_a_container_holds_what_it_has_of_a_jetson(jetson: Host, gpus: tuple[Gpu
     request = Request("env", (asked,)) if by_name else by_nodes
     share, _ = platforms.share(jetson, LAYOUT, request, inventory(*gpus) if gpus else None)
     assert ([it.key for it in share.holds], bool(share.nodes)) == (held, by_name)
+
+
+def test_the_node_chooses_a_gpu_on_pci_by_a_name_that_is_its_own(
+    jetson: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """nvgpu drives IGX Orin's integrated GPU, which has index 0 and which NVIDIA's module does not list."""
+    known = inventory(ADDED._replace(nvml_index=0))
+    monkeypatch.setattr("oci_gpu_hook.planning.drivers.known_inventory", lambda host, driver_root: known)
+    monkeypatch.setattr(platform, "platform_of", lambda host: platform.TEGRA)
+    chosen = [it.held for it in placement.gpus(jetson, Settings(), AnyOf(1))]
+    share, _ = platforms.share(jetson, LAYOUT, Request("env", (chosen[0].name,)), known)
+    assert [it.key for it in chosen] == [it.key for it in share.holds] == [SECOND]
 
 
 # --- WSL 2 as a vendor: the device, the libraries that Windows shows, and the driver's packages that they need
