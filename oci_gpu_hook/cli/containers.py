@@ -52,8 +52,9 @@ def containers(is_json: bool, config: str | None, host: HostRoot) -> None:
     room = [it.title for it in counted if it.has_room]
     leases = [_leased(it) for it in counted]
     lines = [f"{it['device']} is not healthy: {it['unhealthy']}" for it in leases if it["unhealthy"]]
-    of_each = f", of {most} holders each" if most else ""
-    lines += [f"devices with room{of_each}: {', '.join(room) or 'none'}"] * any([most, *[it.leases for it in counted]])
+    of_each = f", of {most} {'holder' if most == 1 else 'holders'} each" if most else ""
+    if most or any([it.leases for it in counted]):
+        lines.append(f"devices with room{of_each}: {', '.join(room) or 'none'}")
     lines += [f"{it['device']} is leased by {', '.join(map(_leaser, it['holders']))}" for it in leases if it["holders"]]
     more = {"gpu_holders": most, "leases": leases}
     show(is_json, {**document(held, found), **more}, [*lines_of(held, found), *lines])

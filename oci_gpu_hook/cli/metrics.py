@@ -56,6 +56,8 @@ def metrics(write: bool, gpus: bool, timeout: float, config: str | None) -> None
                 return
             if write:
                 counters.turn()
+            elif not counters.are_on():
+                click.echo("hooks do not count: 'oci-gpu-hook metrics --write' starts it", err=True)
             _put(file if write else "", counters.exposition(counters.added_up()))
 
 

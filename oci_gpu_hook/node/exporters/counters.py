@@ -72,9 +72,14 @@ def turn() -> None:
         replace(SPOOL, b"", f"{SPOOL}.new", how=os.O_TRUNC, put=os.rename)
 
 
+def are_on() -> bool:
+    """Whether hooks count: they do once there is a spool."""
+    return os.path.lexists(SPOOL)
+
+
 def stop() -> bool:
     """Gives whether hooks did count.  Needs `lock`."""
-    was_counting = os.path.lexists(SPOOL)
+    was_counting = are_on()
     with outputfile.explained(SPOOL):
         for name in os.listdir(_FOLDER):
             if name == "metrics.json" or name.split(".")[0] == os.path.basename(SPOOL):
