@@ -601,7 +601,8 @@ def test_podman_gets_our_runtime_in_front_of_its_own(program: Program, tree: Pat
     configure = words(tree, "podman", "--set-as-default")
     planted(tree, "etc/containers/containers.conf", f'[engine]\nhooks_dir = ["{HOOKS}"]\nruntime = "/opt/runc"\n')
     program(*configure)
-    assert "so that ours starts it, set in /etc/oci-gpu-hook.conf: runtime = /opt/runc" in program.err
+    assert "so that ours starts it, set in /etc/oci-gpu-hook.conf, while" in program.err
+    assert "no container of ours runs: runtime = /opt/runc\n" in program.err
     assert installed.parse_toml((tree / PODMAN).read_bytes())["engine"] == {
         "runtime": "oci-gpu-runtime",
         "runtimes": {"oci-gpu-runtime": ["/usr/bin/oci-gpu-runtime"]},

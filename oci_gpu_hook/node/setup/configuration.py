@@ -239,7 +239,7 @@ def _by_default(host: HostRoot, has: str, real: str) -> list[str]:
         return [f"{has} {real} by default, NVIDIA's: ours does its work, and starts runc or crun"]
     # Containers that run then could not be ended: another runtime does not know them.
     when = "while no container of ours runs"
-    return [f"{has} {real} by default: so that ours starts it, set in {SETTINGS}: runtime = {real}, {when}"]
+    return [f"{has} {real} by default: so that ours starts it, set in {SETTINGS}, {when}: runtime = {real}"]
 
 
 def _later(files: Files, own: EngineFile, tables: list[Table]) -> list[str]:
