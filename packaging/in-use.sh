@@ -72,9 +72,9 @@ done
 # CRI-O and podman keep it with the container, whose monitor has its path.
 for process in /proc/[0-9]*; do
     name=''
-    [ ! -O "$process" ] || read -r name <"$process/comm" || continue
+    { [ ! -O "$process" ] || read -r name <"$process/comm"; } 2>/dev/null || continue
     [ "$name" = conmon ] || continue
-    words=$(tr '\0' ' ' <"$process/cmdline")
+    words=$({ tr '\0' ' ' <"$process/cmdline"; } 2>/dev/null)
     if echo "$words" | grep -qE -- " -r ($paths) "; then
         running="$running $(printf %.12s "${words#* -c }")"
     fi

@@ -57,7 +57,7 @@ def metrics(write: bool, gpus: bool, timeout: float, config: str | None) -> None
             if write:
                 counters.turn()
             elif not counters.are_on():
-                click.echo("hooks do not count: 'oci-gpu-hook metrics --write' starts it", err=True)
+                click.echo("oci-gpu-hook: hooks do not count starts yet: run 'oci-gpu-hook metrics --write'", err=True)
             _put(file if write else "", counters.exposition(counters.added_up()))
 
 

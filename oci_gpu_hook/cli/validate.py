@@ -278,8 +278,10 @@ class _Validation:
         on = counted((len(wanted), "device", "devices"))
         self._wait("GPUs", f"for computations on {on}", workload.rounds(wanted))
         # What the GPUs suffer from now on no test has passed.
-        gpus, computed = nodes.gpus_here(root, list_gpus(root)), []
-        until = healthrecord.renew(root, gpus, None, {}) if self.is_root else -1
+        gpus, computed, until = nodes.gpus_here(root, list_gpus(root)), [], -1
+        # What cannot be kept is said at the end.
+        with suppress(ApplyError):
+            until = healthrecord.renew(root, gpus, None, {}) if self.is_root else -1
         for it in workload.run(nvml.files(root, found, *workload.LIBRARIES), pipes, wanted, self.seconds):
             computed.append(it)
             yield it

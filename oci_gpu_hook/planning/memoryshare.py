@@ -130,5 +130,7 @@ def memory_of(
         known = drivers.known_inventory(host, settings.driver_root)
         named = [it for it in (known.libraries if known else ()) if it.soname == "libnvidia-ml.so.1" and it.bits == 64]
         library = named[0].path if named else ""
-    regions = read_regions(host)
-    return Memory(request.memory_limit, request.memory_request, most, holders, regions, cgroup, host, library)
+    # For one that only watches, and is not counted, nothing is reserved.
+    is_uncounted = request.capabilities == ("utility",) and not settings.count_watchers and not request.vendors
+    needed, regions = 0 if is_uncounted else request.memory_request, read_regions(host)
+    return Memory(request.memory_limit, needed, most, holders, regions, cgroup, host, library)

@@ -11,7 +11,7 @@ from time import localtime, strftime
 
 from oci_gpu_hook.container.process import Process
 from oci_gpu_hook.errors import ConfigError, DriverError, RequestError, plain, quoted
-from oci_gpu_hook.host import leases
+from oci_gpu_hook.host import leases, statefile
 from oci_gpu_hook.host.leases import Lease, Leases, has_room, without_void
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.planning import drivers, selection
@@ -273,7 +273,13 @@ def gpus(host: HostRoot, settings: Settings, asked: AnyOf) -> list[Candidate]:
         fitting = tuple([(device, "") for device in known.mig_devices if device.profile == asked.profile])
         return [Candidate(held) for held in selection.holds(selection.Selection((), fitting), known)]
     divided = {device.gpu for device in known.mig_devices}
-    whole = [gpu for gpu in known.gpus if gpu.nvml_index not in divided and not gpu.in_mig_mode]
+    undivided = [gpu for gpu in known.gpus if gpu.nvml_index not in divided]
+    whole = [gpu for gpu in undivided if not gpu.in_mig_mode]
+    if len(whole) < len(undivided) and host.remember:
+        statefile.want_refresh(host)  # no time that is compared tells that the mode was switched off
+    if undivided and not whole:
+        hint = "root must make some, or run 'oci-gpu-hook inventory refresh' if the mode was switched off"
+        raise DriverError("each GPU is in MIG mode and has no MIG device, or had none at the last refresh", hint)
     held = selection.holds(selection.Selection(tuple([(gpu, "") for gpu in whole]), ()), known)
     if platform.platform_of(host) == platform.TEGRA:
         # There index 0 is the integrated GPU, which the driver of those on PCI may not list.

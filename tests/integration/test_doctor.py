@@ -252,7 +252,8 @@ PLANTED = {
         Planted("fail", "settings", "others than root may write /etc/oci-gpu-hook.conf",
             "chown root: /etc/oci-gpu-hook.conf && chmod go-w /etc/oci-gpu-hook.conf", True),
     "echo 'runtime = /nope' >/etc/oci-gpu-hook.conf":
-        Planted("fail", "settings", "runtime names no program behind oci-gpu-runtime", "vi +1 /etc/oci-gpu-hook.conf"),
+        Planted("fail", "settings", "runtime names no program for oci-gpu-runtime to become",
+            "vi +1 /etc/oci-gpu-hook.conf"),
     "mkdir /etc/oci-gpu-hook.conf.d; echo 'docker-count = any' >/etc/oci-gpu-hook.conf.d/9.conf":
         Planted("fail", "settings", "docker-count is any, and gpu-holders is not set",
             "vi +1 /etc/oci-gpu-hook.conf.d/9.conf"),

@@ -126,6 +126,11 @@ def test_what_is_near_is_read_from_the_saved_inventory_and_sysfs(tmp_path: Path)
     survey.save(root, proc.stamp(root, "/"), found._replace(gpus=(linked, second, third, last)))
     gpus = placement.gpus(root, Settings(), selectors.AnyOf(2))
     assert [(it.peers, it.node) for it in gpus] == [((third.bus_id,), -1), ((), -1), ((), 1)]
+    wanted = tmp_path / f"{statefile.FOLDER}/{statefile.REFRESH_WANTED}".lstrip("/")
+    assert wanted.exists()
+    survey.save(root, proc.stamp(root, "/"), found._replace(gpus=(last,)))
+    with pytest.raises(DriverError, match="each GPU is in MIG mode and has no MIG device"):
+        placement.gpus(root, Settings(), selectors.AnyOf(1))
 
 
 def test_a_mig_device_that_may_be_another_by_now_is_not_chosen_by_its_profile(tmp_path: Path) -> None:
@@ -301,3 +306,7 @@ def test_what_sections_alone_count_is_shown(tmp_path: Path) -> None:
         *[("GPU 0", 1, False), ("GPU 1", 1, True), ("GPU 2", 0, False), ("MIG device 3:0", 0, True)],
         *[(f"GPU {buses[3]}", 1, False), ("OCI_X device 0", 1, True)],
     ]
+    (tmp_path / f"{statefile.FOLDER}/{leases.FILE}".lstrip("/")).write_text("damaged")
+    assert [len(it.leases) for it in holdercount.count_holders(root, found, 0)] == [0] * 4
+    with pytest.raises(ConfigError, match="is damaged"):
+        holdercount.count_holders(root, found, 1)

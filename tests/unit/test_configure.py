@@ -554,7 +554,7 @@ def test_crio_gets_our_folder_beside_its_own_and_a_runtime(program: Program, tre
     assert os.listdir(tree / "etc/crio/crio.conf.d") == ["10-x"]
     hosts.plant(tree, "usr/bin/crun", "")
     program(*words(tree, "crio", "--name", "nvidia"))
-    assert "pods have /usr/bin/crun by default: so that ours starts it" in program.err
+    assert "since CRI-O 1.31 pods have /usr/bin/crun by default: so that ours starts it" in program.err
     planted(tree, "etc/crio/crio.conf", '[crio.runtime.runtimes.nvidia]\nruntime_path = "/usr/bin/nvidia-x"\n')
     assert "'crio.runtime.runtimes.nvidia' in" in program.mistake(4, *words(tree, "crio", "--name", "nvidia"))
 

@@ -40,7 +40,7 @@ from oci_gpu_hook.planning.plan import Held, Plan, Provision
 from oci_gpu_hook.request import memory, settingsfile
 from oci_gpu_hook.request.bundle import read_bundle
 from oci_gpu_hook.request.memory import MIB, SHARE
-from oci_gpu_hook.request.selectors import AnyOf
+from oci_gpu_hook.request.selectors import AnyOf, Request
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.state import State
 from oci_gpu_hook.vendors.vendorhost import VendorDevice, VendorState
@@ -164,6 +164,14 @@ def of_vendor(*names: str) -> Provision:
     """One device of another vendor's, with these names."""
     state = VendorState(Vendor("x.conf", "OCI_X"), (VendorDevice(names, ()),))
     return Provision(vendors=(state,), holds=(vendorshare.held("OCI_X", state.devices[0]),))
+
+
+def test_for_who_is_not_counted_nothing_is_reserved(tmp_path: Path) -> None:
+    asked = Request("env", ("0",), ("utility",), memory_request=GIB)
+    for counts, needed in ((True, GIB), (False, 0)):
+        settings = Settings(gpu_holders=1, count_watchers=counts)
+        found = memoryshare.memory_of(asked, settings, HostRoot(str(tmp_path)), None, DeviceCgroup())
+        assert found.needed == needed
 
 
 def test_each_device_is_limited_and_one_of_several_regions_in_all_of_them_together() -> None:

@@ -174,7 +174,7 @@ def test_the_request_is_for_what_may_be_had() -> None:
 
 def test_its_hook_has_the_settings_and_counts_nothing(tmp_path: Path) -> None:
     """A node whose GPUs are leased works; and no validation could clear a GPU that is refused to it."""
-    own = Settings(cuda_forward_compatibility=False, mps_pipe_owner=1, allowed_capabilities=("video", "utility"))
+    own = Settings(allowed_vendors=(), mps_pipe_owner=1, allowed_capabilities=("video", "utility"))
     strict = own._replace(gpu_holders=1, gpu_memory="share", unhealthy="refuse")
     (tmp_path / "settings").write_text(containerstep.uncounted(strict))
     assert read_settings(str(tmp_path / "settings"), None) == own

@@ -72,7 +72,7 @@ def settings(host: HostRoot, config: str | None) -> tuple[Settings, list[Setting
     is_runtime = find_program(host, name, (folder,)) and not is_ours(host, found.runtime)
     is_any = found.docker_count == "any" and not any([it.field == "gpu_holders" for it in lines])
     for field, is_fault, seen in (
-        ("runtime", name and not is_runtime, "names no program behind oci-gpu-runtime, which starts no container then"),
+        ("runtime", name and not is_runtime, "names no program for oci-gpu-runtime to become: it starts no container"),
         ("docker_count", is_any, "is any, and gpu-holders is not set: a container that asks for a number is refused"),
     ):
         if is_fault:

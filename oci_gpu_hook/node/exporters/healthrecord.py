@@ -111,14 +111,14 @@ def _read(host: HostRoot, bound: dict[str, int]) -> tuple[int, Whys]:
         document: dict[str, Any] = json.loads(statefile.read_file(host, _STATE) or b"")
         if document["boot"] != host.boot_id():
             raise ValueError("of another boot")
-        kept = {bus: (inode, dict(whys)) for bus, (inode, whys) in document["whys"].items() if bound.get(bus) == inode}
+        kept = {bus: (inode, dict(whys)) for bus, (inode, whys) in document["known"].items() if bound.get(bus) == inode}
         return int(document["sequence"]), {**fresh, **kept}
     except (ValueError, TypeError, KeyError, AttributeError):
         return -1, fresh
 
 
 def _write(host: HostRoot, sequence: int, known: Whys) -> None:
-    document = {"boot": host.boot_id(), "sequence": sequence, "whys": known}
+    document = {"boot": host.boot_id(), "sequence": sequence, "known": known}
     clauses = [(bus, "; ".join(filter(None, whys.values()))) for bus, (_, whys) in known.items()]
     unhealthy = tuple([(bus, why) for bus, why in clauses if why])
     with outputfile.explained(f"{statefile.FOLDER}/{statefile.UNHEALTHY}"):

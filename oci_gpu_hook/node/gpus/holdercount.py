@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from oci_gpu_hook.driver.inventory import DriverInventory
+from oci_gpu_hook.errors import ConfigError
 from oci_gpu_hook.host import leases
 from oci_gpu_hook.host.leases import Lease, has_room
 from oci_gpu_hook.host.root import HostRoot
@@ -25,7 +26,12 @@ class Counted(NamedTuple):
 
 def count_holders(host: HostRoot, found: DriverInventory, most: int) -> tuple[Counted, ...]:
     """Also what is leased, and another vendor's, divided or gone; most: of no section.  ConfigError: damaged leases."""
-    valid = [lease for lease in leases.read_leases(host) if lease.is_valid()]
+    try:
+        valid = [lease for lease in leases.read_leases(host) if lease.is_valid()]
+    except ConfigError:
+        if most:
+            raise
+        valid = []
     leased = {key: key.partition("=")[2] or key for lease in valid for key in lease.devices}
     divided, unhealthy, counted = {device.gpu for device in found.mig_devices}, leases.unhealthy(host), []
     gpus = tuple([(gpu, "") for gpu in found.gpus if gpu.nvml_index not in divided])

@@ -150,8 +150,10 @@ def _crios_runtime(host: HostRoot, files: Files, asked: WantedRuntime) -> tuple[
     found = [_plain(merged, f"{runtimes}.{name}") for name in names]
     # A virtual machine's shim starts no runtime.
     default = next((it for it in found if it and it.get("runtime_type") not in ("vm", "pod")), {})
-    real = default.get("runtime_path", "") if default else installed.find_program(host, "crun")
-    told = _by_default(host, "pods have", str(real))
+    if default:
+        told = _by_default(host, "pods have", str(default.get("runtime_path", "")))
+    else:
+        told = _by_default(host, "since CRI-O 1.31 pods have", installed.find_program(host, "crun"))
     return [(f'{runtimes}."{asked.name}"', {**default, "runtime_path": asked.program})], told
 
 

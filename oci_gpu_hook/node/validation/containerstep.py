@@ -161,9 +161,10 @@ def _prepare(host: HostRoot, folder: str, settings: Settings, config: str) -> st
 def uncounted(settings: Settings) -> str:
     """As a file, for a container that takes no GPU from another, and tests those that are not healthy."""
     found = settings._replace(gpu_holders=0, gpu_memory="off", unhealthy="give")._asdict()
-    rows = [(key, found[key.replace("-", "_")]) for key in settingsfile.KINDS]
+    # An empty list allows nothing, and an empty text says nothing.
+    rows = [(key, it) for key in settingsfile.KINDS if (it := found[key.replace("-", "_")]) != ""]
     texts = [(key, ", ".join(it) if isinstance(it, tuple) else _WORDS.get(str(it), str(it))) for key, it in rows]
-    return "".join([f"{key} = {text}\n" for key, text in texts if text])
+    return "".join([f"{key} = {text}\n" for key, text in texts])
 
 
 def configuration(id: str, settings: Settings, program: str, label: str) -> dict[str, Any]:
