@@ -111,7 +111,7 @@ test-selinux: ## Run containers on an enforcing kernel, in a virtual machine (as
 test-aarch64: ## Run the main job on aarch64, in a virtual machine (as root, on Debian); not part of test
 	tests/aarch64/run.sh
 
-test-memory: ## Limit GPU memory on a kernel with dmem, built once, in a virtual machine (as root, on Debian); not part of test
+test-memory: ready ## Limit GPU memory on a kernel with dmem, built once, in a virtual machine (as root, on Debian); not part of test
 	tests/memory/run.sh
 
 test-gpu: ## Run the tests that need a real NVIDIA driver and GPU (as root)
