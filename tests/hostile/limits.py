@@ -8,6 +8,7 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -97,14 +98,19 @@ wait
     said = [host.session / name for name in CALLED]
     wrong = beside(host, script, lambda: all([it.exists() and it.read_text() == "ready\n" for it in said]))
     theirs = [it for it in os.listdir("/proc") if it.isdecimal() and _program(it) in CALLED]
-    return [*wrong, *host.all_of(*[("doctor", "--container", it) for it in theirs])]
+    wrong += host.all_of(*[("doctor", "--container", it) for it in theirs])
+    assert len(theirs) == len(CALLED), theirs
+    # They do not end with the process that has started them.
+    for it in theirs:
+        os.kill(int(it), signal.SIGKILL)
+    return wrong
 
 
 def _program(pid: str) -> str:
-    """The program of a process that has another root; "" for none."""
+    """The name of the program of a process of the user's; "" for none."""
     try:
         path = os.readlink(f"/proc/{pid}/exe")
-        return path[1:] if os.stat(f"/proc/{pid}").st_uid == USER else ""
+        return path.rpartition("/")[2] if os.stat(f"/proc/{pid}").st_uid == USER else ""
     except OSError:
         return ""
 
