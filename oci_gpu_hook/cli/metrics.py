@@ -84,7 +84,7 @@ def gpu_exposition(host: HostRoot, settings: Settings, timeout: float, *, rememb
     # One that NVML could not start is none of the inventory.
     gpus, records = nodes.gpus_here(host, list_gpus(host)), healthrecord.xids(host)
     if remember:
-        healthrecord.renew(host, gpus, said, {})
+        healthrecord.renew(host, gpus, records or (), said, {})
     held, memory = _held(host, settings.driver_root, found)
     return exposition.of_gpus(
         driver_version=version,

@@ -281,10 +281,11 @@ class _Validation:
         gpus, computed, until = nodes.gpus_here(root, list_gpus(root)), [], -1
         # What cannot be kept is said at the end.
         with suppress(ApplyError):
-            until = healthrecord.renew(root, gpus, None, {}) if self.is_root else -1
+            records = healthrecord.xids(root) or ()
+            until = healthrecord.renew(root, gpus, records, None, {}) if self.is_root else -1
         for it in workload.run(nvml.files(root, found, *workload.LIBRARIES), pipes, wanted, self.seconds):
             computed.append(it)
             yield it
         if self.is_root:
             tested = workload.by_gpu(found, computed)
-            healthrecord.renew(root, gpus, None, tested, until)
+            healthrecord.renew(root, gpus, healthrecord.xids(root) or (), None, tested, until)

@@ -43,16 +43,16 @@ class Node(HostRoot):
         Path(f"{link}.new").rename(link)
 
     def renewed(self, said: Readings | None = None) -> dict[str, str]:
-        healthrecord.renew(self, GPUS, said, {})
+        healthrecord.renew(self, GPUS, healthrecord.xids(self) or (), said, {})
         return leases.unhealthy(self)
 
     def tested(self, why: str, during: int = 0) -> dict[str, str]:
         """during: the number of the record of an error that comes when the test of the first GPU has ended."""
-        until = healthrecord.renew(self, GPUS, None, {})
+        until = healthrecord.renew(self, GPUS, healthrecord.xids(self) or (), None, {})
         if during:
             self.log(during, 79)
             self.renewed()  # by the service
-        healthrecord.renew(self, GPUS, None, {FIRST: why}, until)
+        healthrecord.renew(self, GPUS, healthrecord.xids(self) or (), None, {FIRST: why}, until)
         return leases.unhealthy(self)
 
     def reads(self, *answers: int, **values: int) -> dict[str, str]:

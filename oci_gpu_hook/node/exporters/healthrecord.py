@@ -60,12 +60,19 @@ class Xid(NamedTuple):
     number: int
 
 
-def renew(host: HostRoot, gpus: tuple[Gpu, ...], nvml: Readings | None, tested: dict[str, str], until: int = -1) -> int:
+def renew(
+    host: HostRoot,
+    gpus: tuple[Gpu, ...],
+    records: tuple[Xid, ...],
+    nvml: Readings | None,
+    tested: dict[str, str],
+    until: int = -1,
+) -> int:
     """Save what is known now, and give the number of the last record; ApplyError if that fails; gpus: the kernel's
-    list; nvml: what it reads, if it has answered; tested: why the validation of a GPU failed, "" if it passed, by
-    bus_id; until: the last record of before that validation.
+    list; records: all that its log has; nvml: what it reads, if it has answered; tested: why the validation of a GPU
+    failed, "" if it passed, by bus_id; until: the last record of before that validation.
     """
-    inodes, records = dict(host.inodes(_BOUND)), xids(host) or ()
+    inodes = dict(host.inodes(_BOUND))
     with counters.lock():
         last, known = _read(host, {gpu.bus_id: inodes.get(gpu.proc, 0) for gpu in gpus})
         buses = {place(bus): bus for bus in known}
