@@ -49,13 +49,7 @@ def plan(
     """
     if (bundle is None) == (image_root is None) or (bundle and env) or (image_root and pid):
         raise UsageError("give --bundle, or --image-root and --env for a container that does not exist yet")
-    if bundle is not None:
-        found = argumentfile.bundle(os.path.abspath(bundle))
-    else:
-        if wrong := next((item for item in env if item.find("=") < 1), None):
-            raise UsageError(f"--env is {quoted(wrong)}, which is not NAME=VALUE")
-        path = os.path.abspath(str(image_root))
-        found = Bundle(path, {"process": {"env": list(env)}, "root": {"path": path}})
+    found = argumentfile.bundle(os.path.abspath(bundle)) if bundle is not None else _of_image(str(image_root), env)
     path = found.rootfs()
     question = Question(found, State(container_id or folder_of(found.path)[1]), Options(config, host.path))
     # Of several, of which each is a start of its own, the first.
@@ -83,3 +77,11 @@ def plan(
     made = made._replace(notes=(*notes, *made.notes))
     left_out = plantext.missing(made)
     show(is_json, plantext.plan_document(made, left_out), plantext.plan_text(made, left_out))
+
+
+def _of_image(root: str, env: tuple[str, ...]) -> Bundle:
+    """The bundle of a container that does not exist yet."""
+    if wrong := next((item for item in env if item.find("=") < 1), None):
+        raise UsageError(f"--env is {quoted(wrong)}, which is not NAME=VALUE")
+    path = os.path.abspath(root)
+    return Bundle(path, {"process": {"env": list(env)}, "root": {"path": path}})

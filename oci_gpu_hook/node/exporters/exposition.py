@@ -84,16 +84,7 @@ def of_gpus(
             *metric("gpu_leases", "The containers that hold a device, as gpu-holders counts them.", GAUGE, leases),
             *metric("gpu_healthy", "Whether nothing is known against a device.", GAUGE, health),
         ]
-    # Where the kernel counts it: its dmem controller; of any vendor's.
-    uses = memory[:_MAX_HELD]
-    used = [(labels, use.used) for labels, use in uses]
-    peaks = [(labels, use.peak) for labels, use in uses if use.peak]
-    limits = [(labels, use.limit) for labels, use in uses if use.limit]
-    lines += [
-        *metric("gpu_memory_used_bytes", "What a container has of a device's memory.", GAUGE, used),
-        *metric("gpu_memory_peak_bytes", "The most that it had.", GAUGE, peaks),
-        *metric("gpu_memory_limit_bytes", "What it may have at most.", GAUGE, limits),
-    ]
+    lines += _of_memory(memory[:_MAX_HELD])
     # If it was of this driver, or of none as there is none.
     if validation and validation.driver_version == driver_version:
         steps = [({"step": it.name}, int(it.outcome == PASSED)) for it in validation.steps if it.outcome != SKIPPED]
@@ -102,3 +93,15 @@ def of_gpus(
     lines += gauge("collected_timestamp_seconds", "When this was collected.", time)
     lines += gauge("collection_duration_seconds", "How long that took.", max(0.0, duration))
     return "\n".join(lines) + "\n"
+
+
+def _of_memory(uses: list[tuple[dict[str, str], MemoryUse]]) -> list[str]:
+    """Where the kernel counts it, by its dmem controller; of any vendor's devices."""
+    used = [(labels, use.used) for labels, use in uses]
+    peaks = [(labels, use.peak) for labels, use in uses if use.peak]
+    limits = [(labels, use.limit) for labels, use in uses if use.limit]
+    return [
+        *metric("gpu_memory_used_bytes", "What a container has of a device's memory.", GAUGE, used),
+        *metric("gpu_memory_peak_bytes", "The most that it had.", GAUGE, peaks),
+        *metric("gpu_memory_limit_bytes", "What it may have at most.", GAUGE, limits),
+    ]
