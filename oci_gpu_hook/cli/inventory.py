@@ -110,6 +110,7 @@ class _Watch:
     trouble = ""
     others_said: list[str] | None = None
     beside: object = None
+    instead: object = None
 
     def look(self) -> None:
         trouble = ""
@@ -118,6 +119,7 @@ class _Watch:
             # Else there is other hardware, and nothing of NVIDIA's driver to wait for.
             if not self.are_others_here or hardware.expects_nvidia(self.host):
                 self._renew_nvidia()
+            self._renew_spec()
         except HookError as err:
             # Also in the middle of an upgrade, before its libraries are there; and what lies at the spec's path and is
             # not ours: who can write to that folder must not end the service.
@@ -145,10 +147,12 @@ class _Watch:
             self.saved = found = _refresh(host, self.driver_root, self.seconds)
             click.echo("\n".join(_summary(host, found)))
             self.is_spec_due = self.are_features_due = True
+
+    def _renew_spec(self) -> None:
         if self.cdi_spec and self.is_spec_due:
             settings = read_settings(self.config, None)
             hook = cdi.hook_of(START, cdi.granted(ALL, settings), self.config, settings)
-            document, nameless = cdi.spec_now(host, settings, hook)
+            document, nameless = cdi.spec_now(self.host, settings, hook)
             cdi.write(self.cdi_spec, document)
             click.echo(f"wrote {self.cdi_spec}{f': {nameless}' if nameless else ''}")
             self.is_spec_due = False
@@ -164,6 +168,9 @@ class _Watch:
         try:
             found = accelerators.find_accelerators(host, self.driver_root, others, None)
             self.are_others_here = bool(found.instead or found.here())
+            # A Jetson's GPU, or that of WSL 2.
+            self.is_spec_due |= bool(found.instead and found.instead != self.instead)
+            self.instead = found.instead
             lines = [*_other_summaries(found), *lines]
         except DriverError:
             self.are_others_here = False

@@ -158,6 +158,22 @@ def test_people_learn_the_platform(bundle: Maker, platform: str, name: str, proo
     assert json.loads(document)["platform"] == {"kind": platform, "proof": proof}
 
 
+@pytest.mark.parametrize(("platform", "lost"), [("tegra", NULL), ("wsl", "")])
+def test_watch_writes_the_cdi_spec(platform: str, lost: str) -> None:
+    """Once, as the command does; and again without a node that the host has lost."""
+    loses = f"rm {lost}; until [ $(grep -c '^wrote ' /tmp/told) = 2 ]; do sleep 0.1; done; ! grep {lost} /run/gpu.yaml"
+    script = f"""oci-gpu-hook inventory watch --interval 0.2 --cdi-spec /run/gpu.yaml >/tmp/told 2>&1 & watch=$!
+trap 'kill $watch' EXIT
+until grep '^wrote ' /tmp/told; do sleep 0.1; done
+sleep 1
+grep -c '^wrote ' /tmp/told
+oci-gpu-hook cdi generate --output /run/now.yaml >/dev/null
+cmp /run/gpu.yaml /run/now.yaml
+{loses if lost else ""}
+"""
+    assert on_node(script, platform=platform).printed() == "wrote /run/gpu.yaml\n1\n"
+
+
 def test_what_only_knows_gpus_of_the_module_says_so() -> None:
     words = ("containers", "cdi generate --kind gds", "cdi generate --kind management", "flags docker")
     commands = "".join([f"oci-gpu-hook {word} && exit 1\n" for word in words])
