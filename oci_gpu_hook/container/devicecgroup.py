@@ -31,12 +31,15 @@ class DeviceCgroup(NamedTuple):
     reason: str = ""
 
 
-def find(process: Process | None, container_id: str) -> DeviceCgroup:
-    """The same as `locate`; BundleError if it cannot be found."""
+def find(process: Process | None, container_id: str, *, is_needed: bool = True) -> DeviceCgroup:
+    """The same as `locate`; BundleError if it `is_needed` and cannot be found."""
     try:
         return locate(process, container_id)
     except OSError as err:
-        raise BundleError(f"the container's device cgroup cannot be found: {err}", ENGINE_HINT) from err
+        why = f"the container's device cgroup cannot be found: {err}"
+        if is_needed:
+            raise BundleError(why, ENGINE_HINT) from err
+        return DeviceCgroup(reason=why)
 
 
 def locate(process: Process | None, container_id: str) -> DeviceCgroup:
@@ -129,19 +132,22 @@ def path_in(data: bytes, controller: str) -> str | None:
 
 
 def _directory(path: str, controller: str, pid: int) -> str:
-    if path.startswith("/.."):
-        raise syscalls.SyscallError(syscalls.ENOENT, "open", f"cgroup {path}, outside our cgroup namespace")
     usual = f"{CGROUP_ROOT}/{controller}{path}" if controller else f"{CGROUP_ROOT}{path}"
-    if _holds(usual, pid) if controller else posix.access(usual, posix.F_OK):
+    # What lies outside our cgroup namespace has a path that begins with "/..".
+    is_inside = "/../" not in f"{path}/"
+    if is_inside and (_holds(usual, pid) if controller else posix.access(usual, posix.F_OK)):
         return usual.rstrip("/")
-    # In a container the mount may show only a part of the hierarchy; `path` starts at our cgroup namespace's root.
+    # In a container the mount may show only a part of the hierarchy, or more than our cgroup namespace, at whose root
+    # both `path` and the mount's root start.
     kind = "cgroup" if controller else "cgroup2"
     for mount in mountinfo.mounts(procfile.pieces("/proc/self/mountinfo")):
         root = mount.root.rstrip("/")
-        directory = mount.point + path[len(root) :]
+        below = path[len(root) :]
+        directory = mount.point + below
         is_its = mount.type == kind and (not controller or controller in mount.options.split(","))
         # No other filesystem is asked: its server may never answer.
-        if is_its and f"{path}/".startswith(f"{root}/") and posix.access(directory, posix.F_OK):
+        is_below = f"{path}/".startswith(f"{root}/") and "/../" not in f"{below}/"
+        if is_its and is_below and posix.access(directory, posix.F_OK):
             return directory.rstrip("/")
     raise syscalls.SyscallError(syscalls.ENOENT, "open", f"cgroup {path} below the mounts of its hierarchy")
 

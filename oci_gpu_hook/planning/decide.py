@@ -41,7 +41,7 @@ def decide(
     """spec: what has started the hook; caches: see `Layout`; restores: whether the process is CRIU's.  Without a
     `process` the container does not exist yet: what only its process tells is taken from config.json.
     """
-    cgroup = devicecgroup.find(process, id)
+    cgroup = devicecgroup.find(process, id, is_needed=settings.device_cgroup != "off")
     scope = devicecgroup.scope_of(cgroup.top)
     container = Container(id, bundle.path, rootfs.path, cgroup, scope, rootfs.own, rootfs.is_layer)
     laid_out = _layout(bundle, request, settings, host, rootfs, process)._replace(caches=caches)

@@ -7,6 +7,7 @@ No runtime limits the hook's time, and the hook does.
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import signal
 import sys
@@ -63,6 +64,24 @@ ECHO = ("/bin/sh", "-c", "echo started")
 
 def left_behind(made: Bundle, before: dict[str, tuple[str, int]]) -> set[str]:
     return set(roots.listing(made.rootfs)) - set(before) - {"dev", "proc", "sys"}
+
+
+def test_a_device_cgroup_that_is_never_touched_need_not_be_found(bundle: Maker) -> None:
+    """An engine in a container that has a cgroup namespace cannot name those beside its own."""
+    made, name = bundle("busybox").asks("0"), f"hidden-{os.getpid()}"
+    made.config["linux"]["cgroupsPath"] = f"/{name}/beside"
+    made.runs("/bin/sh", "-c", "ls /dev/nvidiactl")
+    script = f"""
+        group=/sys/fs/cgroup/{name}; mkdir -p $group/own
+        run() {{ sh -c 'echo 0 >'$group'/own/cgroup.procs; exec unshare --cgroup {start("runc", made)}' 2>&1; }}
+        run || echo $?
+        echo 'device-cgroup = off' >/etc/oci-gpu-hook.conf
+        run
+        rmdir $group/own $group
+    """
+    said = on_node(script, cgroup="v2").printed()
+    assert "device cgroup cannot be found: open cgroup /../beside below the mounts" in said
+    assert said.splitlines()[-2:] == ["1", "/dev/nvidiactl"]
 
 
 @pytest.mark.parametrize(
