@@ -104,6 +104,11 @@ def _capabilities(
     if unknown := [word for word in asked if word not in (*CAPABILITIES, ALL)]:
         hint = f"the container's author must choose from {', '.join(CAPABILITIES)} or all"
         raise RequestError(f"unknown capability {quoted(unknown[0])} in {variable}", hint)
+    return permitted(asked, settings, notes)
+
+
+def permitted(asked: list[str] | tuple[str, ...], settings: Settings, notes: list[str]) -> tuple[str, ...]:
+    """Of these capabilities those that the administrator allows; RequestError if there is none."""
     allowed = settings.allowed_capabilities
     granted = [name for name in CAPABILITIES if (name in asked or ALL in asked) and name in allowed]
     refused = [name for name in CAPABILITIES if name in asked and name not in allowed]

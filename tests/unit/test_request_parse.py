@@ -9,7 +9,7 @@ import pytest
 
 from oci_gpu_hook.errors import ConfigError, RequestError
 from oci_gpu_hook.request import cdirequest, sources, vendorrequest
-from oci_gpu_hook.request.cdirequest import of_nodes
+from oci_gpu_hook.request.cdirequest import of_nodes, of_vendor
 from oci_gpu_hook.request.parse import Request, parse_request
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import NOTHING, Inputs, Names, accepted
@@ -186,6 +186,18 @@ def test_the_nodes_that_an_engine_has_injected_are_the_request() -> None:
     assert found == (Request("cdi", (), ("utility", "compute"), ("cuda>=12",), nodes=own), ())
     # ``none`` has no node of ours on a Jetson.
     assert of_nodes(Inputs({}), Settings(), nodes[:1], ("compute",)) == (Request("cdi", (), ("compute",)), ())
+
+
+def test_a_cdi_spec_brings_nothing_that_is_forbidden_since_it_was_made() -> None:
+    settings = Settings(allowed_capabilities=("utility", "video"), allowed_vendors=("OCI_RDMA",))
+    found, notes = of_nodes(Inputs({}), settings, (), ("compute", "utility"))
+    assert found.capabilities == ("utility",)
+    assert [note.partition(":")[0] for note in notes] == ["capability compute is not allowed"]
+    with pytest.raises(RequestError, match="none of the capabilities compute is allowed"):
+        of_nodes(Inputs({}), settings, (), ("compute",))
+    with pytest.raises(RequestError, match="OCI_AMD is not allowed"):
+        of_vendor("OCI_AMD", KNOWN, (), settings)
+    assert of_vendor("OCI_RDMA", KNOWN, (), settings)[1] == ()
 
 
 # --- of other vendors
