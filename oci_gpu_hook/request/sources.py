@@ -32,7 +32,7 @@ SWARM_VARIABLE = "DOCKER_RESOURCE_"
 
 # CRI-O hands each container its pod's annotations too, and says here, as one JSON object, which are its own.
 _OWN_ANNOTATIONS = "io.kubernetes.cri-o.Annotations"
-_CONTAINER_TYPE = "io.kubernetes.cri-o.ContainerType"
+_CONTAINER_TYPES = ("io.kubernetes.cri-o.ContainerType", "io.kubernetes.cri.container-type")  # CRI-O's, containerd's
 
 _CDI_VENDORS = ("nvidia.com", "runtime.nvidia.com", "management.nvidia.com")
 
@@ -263,10 +263,12 @@ def cdi_names(annotations: dict[str, str]) -> tuple[str, ...]:
     """The names in the annotations cdi.k8s.io/* that count: the container's own, if its engine marks these, else its
     pod's too.  RequestError if they are too long, or whose they are is not known.
     """
+    # In a sandbox all are the pod's, and nothing of the pod's author's runs in it.
+    if any([annotations.get(name) == "sandbox" for name in _CONTAINER_TYPES]):
+        return ()
     own, counts = annotations.get(_OWN_ANNOTATIONS), annotations
     if own is not None and (CDI_ANNOTATIONS in own or any([_is_cdi(*pair) for pair in annotations.items()])):
-        # In a sandbox all are the pod's, and nothing of the pod's author's runs in it.
-        counts = {} if annotations.get(_CONTAINER_TYPE) == "sandbox" else _own_annotations(own)
+        counts = _own_annotations(own)
     texts = [text for key, text in counts.items() if isinstance(text, str) and _is_cdi(key, text)]
     if sum(map(len, texts)) > words.LONGEST_VALUE:
         why = f"the annotations {CDI_ANNOTATIONS}* are longer than {words.LONGEST_VALUE >> 10} KiB"

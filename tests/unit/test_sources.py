@@ -287,6 +287,8 @@ OWN = {"cdi.k8s.io/nvidia-device-plugin_x": "nvidia.com/gpu=1", "io.kubernetes.c
         (crio.container(dict.fromkeys(OWN, "nvidia.com/gpu=3"), OWN), ("1",)),
         (crio.container({"io.kubernetes.cri-o.Annotations": json.dumps(POD)}, {}), ()),
         (crio.sandbox(POD), ()),
+        ({**POD, "io.kubernetes.cri.container-type": "sandbox"}, ()),
+        ({**POD, "io.kubernetes.cri.container-type": "container"}, ("all",)),
         (POD, ("all",)),
     ],
 )
