@@ -404,6 +404,16 @@ def test_the_runtime_is_the_configured_one(script: Script, files: dict[str, str]
     assert script.start("state", "id").words == [str(script.folder / expected), "state", "id"]
 
 
+@pytest.mark.skipif(not os.path.exists("/usr/share/i18n/locales/en_US"), reason="needs the package locales")
+def test_files_of_settings_have_one_order_in_every_language(script: Script) -> None:
+    """In most locales 5-a.conf comes behind 50-b.conf: an engine's may be any."""
+    subprocess.run(["localedef", "-i", "en_US", "-f", "UTF-8", str(script.folder / "en_US.UTF-8")], check=True)
+    for name, runtime in (("5-a", "/x"), ("50-b", script.write("other", REAL))):
+        script.write(f"settings.conf.d/{name}.conf", f"runtime = {runtime}")
+    said = script.start("state", env={"LOCPATH": str(script.folder), "LANG": "en_US.UTF-8"})
+    assert said.words == [str(script.folder / "other"), "state"]
+
+
 def test_else_it_is_the_first_runc_of_path_that_is_another(script: Script) -> None:
     (script.folder / "link").mkdir()
     (script.folder / "link/runc").symlink_to(script.program)
