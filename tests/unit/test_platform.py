@@ -371,9 +371,7 @@ def test_a_container_holds_what_it_has_of_a_jetson(jetson: Host, gpus: tuple[Gpu
     assert ([it.key for it in share.holds], bool(share.nodes)) == (held, by_name)
 
 
-def test_the_node_chooses_a_gpu_on_pci_by_a_name_that_is_its_own(
-    jetson: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_node_chooses_a_gpu_on_pci_by_a_name_that_is_its_own(jetson: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """nvgpu drives IGX Orin's integrated GPU, which has index 0 and which NVIDIA's module does not list."""
     known = inventory(ADDED._replace(nvml_index=0))
     monkeypatch.setattr("oci_gpu_hook.planning.drivers.known_inventory", lambda host, driver_root: known)
