@@ -21,14 +21,14 @@ HARDENED = Settings(accept_environment="privileged")
 ID = "c0a7" * 16
 
 
-def of_crio(image: str = "", namespace: str = "", **more: str) -> State:
+def of_crio(image: str = "", namespace: str = "", id: str = ID, **more: str) -> State:
     """A container of CRI-O's, which says so by the container's id."""
     said = {
-        "io.kubernetes.cri-o.ContainerID": ID,
+        "io.kubernetes.cri-o.ContainerID": id,
         "io.kubernetes.cri-o.ImageName": image,
         "io.kubernetes.pod.namespace": namespace,
     }
-    return State(ID, annotations={**said, **more})
+    return State(id, annotations={**said, **more})
 
 
 def listed(*names: str) -> tuple[tuple[str, str], ...]:

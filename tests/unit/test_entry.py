@@ -56,12 +56,7 @@ def made(
 ) -> tuple[Progress, dict[str, int], int, str]:
     """A start of CRI-O's container, as a record is made of it; request: None for a start without one, and no plan."""
     progress = Progress()
-    known = {
-        "io.kubernetes.cri-o.ContainerID": container,
-        "io.kubernetes.cri-o.ImageName": image,
-        "io.kubernetes.pod.namespace": namespace,
-    }
-    progress.state = State(container, 1, "/b", known)
+    progress.state = of_crio(image, namespace, container)
     progress.request = changes.get("request", REQUEST)
     if progress.request:
         plan: Any = changes.get("plan") or Plan()
