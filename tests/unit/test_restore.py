@@ -9,7 +9,6 @@ import os
 import socket
 import tarfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -40,17 +39,17 @@ def archive(format: int = tarfile.GNU_FORMAT, long: int = 200) -> bytes:
     return out.getvalue()
 
 
-class Stopped(Process):
-    """A process that says that its program is /bin/criu; exe: what the kernel has started."""
+class Criu(Process):
+    """A process that says that its program is /bin/criu; place: what is opened of it, whatever the name is."""
 
-    def __init__(self, exe: Path) -> None:
-        self.pid, self._exe = 1, exe
+    def __init__(self, place: Path) -> None:
+        self.pid, self._place = 1, place
 
     def program(self) -> str:
         return "/bin/criu"
 
     def open(self, name: str, flags: int) -> int:
-        return os.open(self._exe, flags)
+        return os.open(self._place, flags)
 
 
 def test_roots_criu_is_the_file_that_runs_and_that_no_other_may_write_to(tmp_path: Path) -> None:
@@ -59,12 +58,12 @@ def test_roots_criu_is_the_file_that_runs_and_that_no_other_may_write_to(tmp_pat
     (own := tmp_path / "bin/criu").write_text("")
     (other := tmp_path / "criu").write_text("")
     with closing(os.open(tmp_path, os.O_PATH)) as root:
-        restore.prove(Stopped(own), root)
+        restore.prove(Criu(own), root)
         with pytest.raises(BundleError, match="is not root's CRIU"):
-            restore.prove(Stopped(other), root)
+            restore.prove(Criu(other), root)
         own.chmod(0o777)
         with pytest.raises(BundleError, match="is not root's CRIU"):
-            restore.prove(Stopped(own), root)
+            restore.prove(Criu(own), root)
 
 
 @pytest.mark.parametrize("format", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT, tarfile.USTAR_FORMAT])
@@ -86,24 +85,14 @@ def test_a_size_below_zero_and_an_endless_archive_lead_nowhere() -> None:
         assert restore._nodes(gzip.compress(each)) == set()
 
 
-class Criu:
-    """A process that has a checkpoint's folder open, as CRIU has."""
-
-    def __init__(self, folder: Path, fds: Path) -> None:
-        fds.mkdir()
-        (fds / "3").symlink_to(folder)
-        self._fds = fds
-
-    def open(self, name: str, flags: int) -> int:
-        return os.open(self._fds, flags)
-
-
 def test_only_files_of_a_checkpoint_are_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that came from elsewhere may have anything by such a name."""
     folder = tmp_path / "checkpoint"
     folder.mkdir()
     (folder / "tmpfs-dev.9.tar.gz.img").write_bytes(gzip.compress(archive()))
-    criu: Any = Criu(folder, tmp_path / "fd")
+    (tmp_path / "fd").mkdir()
+    (tmp_path / "fd/3").symlink_to(folder)
+    criu = Criu(tmp_path / "fd")
     assert restore.dumped(criu) == frozenset(), "a folder that is not a checkpoint's"
     (folder / "inventory.img").touch()
     (folder / "tmpfs-folder").mkdir()
