@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -69,13 +68,9 @@ def environment_of(devices: str, capabilities: str) -> dict[str, str]:
     return {VISIBLE_DEVICES: devices, DRIVER_CAPABILITIES: capabilities}
 
 
-def names_of(spec: dict[str, Any]) -> list[str]:
-    return [device["name"] for device in spec["devices"]]
-
-
 @pytest.mark.parametrize("capabilities", SETS)
 def test_spec_and_hook_agree_for_every_name(host: Node, capabilities: str) -> None:
-    for name in names_of(host.spec(capabilities)):
+    for name in [device["name"] for device in host.spec(capabilities)["devices"]]:
         environment = environment_of(name, capabilities)
         assert by_spec(host, environment, host.spec(capabilities), name) == by_hook(host, environment), name
 

@@ -116,17 +116,13 @@ def test_another_program_for_prestart_does_not_do_our_job(tmp_path: Path, is_the
     assert not asking.is_served(Bundle("/b", {"hooks": hooks}))
 
 
-def for_labels(folder: Path) -> list[str]:
-    """The words of a start on a host with SELinux, whose administrator wants the labels of all containers right."""
-    hosts.plant(folder, "host/sys/fs/selinux/enforce", "1")
-    hosts.plant(folder, "settings.conf", "ipc-labels = all\n")
-    return ["--config", f"{folder}/settings.conf", "--host-root", f"{folder}/host"]
-
-
 def test_labels_that_fail_stop_no_container_that_asks_for_nothing(tmp_path: Path) -> None:
     """Its process is gone; or no policy knows its label."""
     linux = {"mountLabel": "system_u:object_r:of_no_policy_t:s0"}
-    bundle, words = write_bundle(tmp_path, linux=linux), for_labels(tmp_path)
+    bundle = write_bundle(tmp_path, linux=linux)
+    hosts.plant(tmp_path, "host/sys/fs/selinux/enforce", "1")
+    hosts.plant(tmp_path, "settings.conf", "ipc-labels = all\n")
+    words = ["--config", f"{tmp_path}/settings.conf", "--host-root", f"{tmp_path}/host"]
     with contained(bundle / "rootfs") as pid:
         for number, sentence in ((1 << 22, "cannot be looked into"), (pid, "cannot label what is made")):
             state = json.dumps({"id": "c", "pid": number, "bundle": str(bundle)})

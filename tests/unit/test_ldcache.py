@@ -32,8 +32,8 @@ OURS = [
 ]
 
 
-def merge(data: bytes | None, entries: Iterable[Entry]) -> bytes:
-    return ldcache.merge(data, [ldcache.Entry(*entry[:3]) for entry in entries])
+def merge(data: bytes | None, entries: Iterable[Entry], *folders: bytes) -> bytes:
+    return ldcache.merge(data, [ldcache.Entry(*entry[:3]) for entry in entries], folders)
 
 
 some_names = st.one_of(
@@ -148,19 +148,15 @@ def of_driver(*names: str) -> list[Entry]:
     return [Entry(name.encode(), DRIVERS + b"lib64/" + name.encode(), X86_64) for name in names]
 
 
-def started(data: bytes | None, entries: list[Entry]) -> bytes:
-    return ldcache.merge(data, [ldcache.Entry(*entry[:3]) for entry in entries], (DRIVERS,))
-
-
 @given(entries)
 def test_what_an_earlier_driver_has_left_goes(theirs: list[Entry]) -> None:
     image, old, new = merge(None, theirs), of_driver("liba.so.1", "libb.so.535"), of_driver("liba.so.1", "libb.so.580")
     theirs = [*parse(image).entries]
-    first = started(image, old)
-    assert started(first, old) is first
-    second = started(first, new)
+    first = merge(image, old, DRIVERS)
+    assert merge(first, old, DRIVERS) is first
+    second = merge(first, new, DRIVERS)
     assert set(parse(second).entries) == {*theirs, *new}
-    assert parse(started(started(second, old), new)) == parse(second)
+    assert parse(merge(merge(second, old, DRIVERS), new, DRIVERS)) == parse(second)
 
 
 @pytest.mark.parametrize("nothing", [None, b""])
@@ -362,4 +358,4 @@ def test_a_string_whose_end_is_an_earlier_drivers_stays_whole() -> None:
     inner = by_path[other.path][2] + 4
     number = rows.index(by_path[DRIVERS + b"lib64/libold.so.1"])
     struct.pack_into("<I", data, 48 + 24 * number + 8, inner)
-    assert set(parse(started(bytes(data), of_driver("liba.so.1"))).entries) == {other, *of_driver("liba.so.1")}
+    assert set(parse(merge(bytes(data), of_driver("liba.so.1"), DRIVERS)).entries) == {other, *of_driver("liba.so.1")}
