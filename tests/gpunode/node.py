@@ -213,15 +213,11 @@ def mount_tmp(own: bool) -> None:
     linux.mount("tmpfs", temporary, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=1777")
     bind_entries("/tmp", temporary)
     if own:
-        add_mps_folder(temporary)
+        mps = temporary + catalogue.MPS_FOLDER[len("/tmp") :]
+        if not os.path.isdir(mps):
+            os.mkdir(mps)
+            os.chmod(mps, 0o1777)
     linux.mount(temporary, "/tmp", flags=linux.MS_MOVE)
-
-
-def add_mps_folder(temporary: str) -> None:
-    mps = temporary + catalogue.MPS_FOLDER[len("/tmp") :]
-    if not os.path.isdir(mps):
-        os.mkdir(mps)
-        os.chmod(mps, 0o1777)
 
 
 def set_up(content: Content, cgroup: str = "host", *, installs: bool = False) -> None:

@@ -59,11 +59,6 @@ class DeviceNode(NamedTuple):
     mode: int = 0o666
 
 
-def _version(node: Description, machine: str) -> str:
-    module = VERSION_FORMATS[node.kernel_module].format(machine=machine, driver=node.driver)
-    return f"NVRM version: {module}\nGCC version:  gcc version 12.2.0 (Debian 12.2.0-14+deb12u1)\n"
-
-
 def _information(gpu: Gpu, driver: str) -> str:
     firmware = driver if gpu.gsp_firmware else "N/A"
     return (
@@ -83,11 +78,6 @@ def _information(gpu: Gpu, driver: str) -> str:
 
 def _capability(minor: int, mode: int) -> str:
     return f"DeviceFileMinor: {minor}\nDeviceFileMode: {mode}\nDeviceFileModify: 1\n"
-
-
-def _instances(gpu: Gpu, minors: dict[str, int]) -> dict[str, str]:
-    """The access files of a GPU's instances: path below nvidia/capabilities -> text."""
-    return {path: _capability(minors[path], 0o444) for device in gpu.mig for path in capability_paths(gpu, device)}
 
 
 def capability_paths(gpu: Gpu, device: MigDevice) -> tuple[str, str]:
@@ -110,8 +100,9 @@ def tree(node: Description, mig_minors: str, machine: str) -> dict[str, str]:
     """Every file below /proc/driver, by its path there."""
     if not node.driver:
         return {}
+    module = VERSION_FORMATS[node.kernel_module].format(machine=machine, driver=node.driver)
     files = {
-        "nvidia/version": _version(node, machine),
+        "nvidia/version": f"NVRM version: {module}\nGCC version:  gcc version 12.2.0 (Debian 12.2.0-14+deb12u1)\n",
         "nvidia/params": PARAMS,
         "nvidia/registry": REGISTRY,
         "nvidia/capabilities/mig/config": _capability(1, 0o400),
@@ -129,8 +120,8 @@ def tree(node: Description, mig_minors: str, machine: str) -> dict[str, str]:
         files["nvidia/capabilities/fabric-imex-mgmt"] = _capability(minor, 0o400)
     minors = read_minors(mig_minors)
     for gpu in node.gpus:
-        for path, text in _instances(gpu, minors).items():
-            files[f"nvidia/capabilities/{path}"] = text
+        for path in [path for device in gpu.mig for path in capability_paths(gpu, device)]:
+            files[f"nvidia/capabilities/{path}"] = _capability(minors[path], 0o444)
         folder = f"nvidia/gpus/{gpu.bus_id}"
         files[f"{folder}/information"] = _information(gpu, node.driver)
         files[f"{folder}/power"] = POWER

@@ -54,7 +54,7 @@ def tegra(node: Additions) -> None:
         DeviceNode("/dev/fb0", frame_buffer, 0, 0o660),
     ]
     node.texts["/etc/nv_tegra_release"] = RELEASE
-    node.texts[f"{LISTS}/devices.csv"] = _lines("dev", (*REFUSED, *DEVICES, *_other_boards()))
+    node.texts[f"{LISTS}/devices.csv"] = _lines("dev", (*REFUSED, *DEVICES, *[f"/dev/{name}" for name in OTHER_BOARDS]))
     _add_libraries(node)
 
 
@@ -70,10 +70,6 @@ def thor(node: Additions) -> None:
     # The simulated server's driver has these already.
     for path in ("/etc/vulkan/icd.d/nvidia_icd.json", f"{node.library_folder}/libcuda.so"):
         del node.links[path]
-
-
-def _other_boards() -> list[str]:
-    return [f"/dev/{name}" for name in OTHER_BOARDS]
 
 
 def _add_libraries(node: Additions) -> None:

@@ -58,7 +58,7 @@ class Additions:
         properties = ["I:1000000"]
         if parent:
             place = _place(parent)
-            properties += [f"E:ID_PATH={place}", f"E:ID_PATH_TAG={_tag(place)}"]
+            properties += [f"E:ID_PATH={place}", f"E:ID_PATH_TAG={place.translate(str.maketrans(':.', '__'))}"]
         database = f"/run/udev/data/c{number[0]}:{number[1]}"
         self.texts[database] = "".join(f"{line}\n" for line in properties)
 
@@ -111,7 +111,3 @@ def numbered(file: str) -> str:
 def _place(parent: str) -> str:
     """udev's ID_PATH of a device, by its folder in sysfs."""
     return f"{'platform' if parent.startswith('devices/platform/') else 'pci'}-{parent.rpartition('/')[2]}"
-
-
-def _tag(place: str) -> str:
-    return place.replace(":", "_").replace(".", "_")
