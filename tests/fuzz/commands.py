@@ -161,10 +161,6 @@ def _settings_of_daemons(data: bytes) -> None:
     installed.unread(root)
 
 
-def _registered(data: bytes) -> None:
-    installed.of_folder(_host({"etc/hooks.d/x.json": data}), "/etc/hooks.d")
-
-
 # The parser of TOML is imported at its first use.
 _settings_of_daemons(b"{}")
 
@@ -176,5 +172,7 @@ COMMANDS: dict[str, Target] = {
     "journal": Target(_spoilt(_ENTRIES), _journal),
     "denials": Target(_DENIALS, _denied),
     "daemons": Target(_written(_DAEMONS), _settings_of_daemons),
-    "registrations": Target(_written(_REGISTRATIONS), _registered),
+    "registrations": Target(
+        _written(_REGISTRATIONS), lambda it: installed.of_folder(_host({"etc/hooks.d/x.json": it}), "/etc/hooks.d")
+    ),
 }

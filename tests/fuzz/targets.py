@@ -249,16 +249,8 @@ _FACTORS = st.builds(
     st.sampled_from(["=", "!=", "<", "<=", ">", ">=", "", "=="]),
     st.from_regex(r"[0-9.]{0,6}", fullmatch=True) | st.sampled_from(["tesla", "9" * 40, "١"]) | st.text(max_size=4),
 )
+_FACTS = ("580.65.06", "13.0", (("9.0", "Tesla"), ("", "")))
 _EXPRESSIONS = st.lists(_FACTORS | st.sampled_from([" ", ",", "\n"]), max_size=60).map("".join)
-
-
-def _requirement(expression: str) -> None:
-    requirements.check((expression,), "580.65.06", "13.0", (("9.0", "Tesla"), ("", "")))
-
-
-def _asked(values: tuple[sources.Inputs, Settings]) -> None:
-    inputs, allowed = values
-    parse_request(inputs, allowed)
 
 
 _OPTIONS = (
@@ -572,8 +564,8 @@ TARGETS: dict[str, Target] = {
     "containers.json": Target(_written(_STORED), _stored),
     "config.v2.json": Target(_written(_TASKS), _task),
     "words": Target(_WORDS, _words),
-    "environment": Target(st.tuples(INPUTS, CONFIGS), _asked),
-    "requirements": Target(_EXPRESSIONS, _requirement),
+    "environment": Target(st.tuples(INPUTS, CONFIGS), lambda asked: parse_request(*asked)),
+    "requirements": Target(_EXPRESSIONS, lambda it: requirements.check((it,), *_FACTS)),
     "device-lists": Target(_LISTS, _device_list),
     "elf": Target(_ELVES, _elf),
     "ld.so.cache": Target(_CACHES, _ld_so_cache),
