@@ -18,7 +18,8 @@ def table(head: list[str], lines: list[list[str]]) -> str:
 
 def document(bench: dict[str, Any], before: dict[str, Any] | None) -> str:
     """table.md, with a section for each thing that was measured."""
-    parts = [_heading(bench)]
+    machine = ", ".join(str(value) for value in bench["machine"].values())
+    parts = [f"# A container start, measured {bench['date']}\n\n{machine}.\n"]
     if bench.get("variants"):
         parts += [_variants(bench["variants"]), _notes(bench["variants"])]
         if before:
@@ -26,11 +27,6 @@ def document(bench: dict[str, Any], before: dict[str, Any] | None) -> str:
     sections = {"load": _load, "growth": _growth, "commands": _commands, "runtime": _runtime}
     parts += [section(bench[key]) for key, section in sections.items() if bench.get(key)]
     return "\n".join([part for part in parts if part])
-
-
-def _heading(bench: dict[str, Any]) -> str:
-    machine = ", ".join(str(value) for value in bench["machine"].values())
-    return f"# A container start, measured {bench['date']}\n\n{machine}.\n"
 
 
 def _variants(rows: dict[str, Any]) -> str:

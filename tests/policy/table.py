@@ -189,7 +189,8 @@ class Policy:
                 texts = (kind.removesuffix("_socket"),)
             found |= {(source, f"{text}{when}") for text in texts}
         # A boolean that gives what is given anyway says nothing.
-        return {(a, text) for a, text in found if " by " not in text or not _is_given(text, found)}
+        given = {text for _, text in found}
+        return {(a, text) for a, text in found if " by " not in text or text.partition(" by ")[0] not in given}
 
 
 def table(policy: Policy, other: Policy | None = None) -> str:
@@ -213,10 +214,6 @@ def _is_of(kind: str, kinds: str) -> bool:
     if kinds == "SOCKETS":
         return kind.endswith("_socket") and not kind.startswith("unix_")
     return kind in kinds.split()
-
-
-def _is_given(text: str, found: set[tuple[str, str]]) -> bool:
-    return text.partition(" by ")[0] in {other for _, other in found}
 
 
 def _cell(names: list[str], may: set[str]) -> str:
