@@ -15,7 +15,7 @@ from oci_gpu_hook.cli import plantext as operations
 from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
 from oci_gpu_hook.driver.nodes import DeviceNode
 from oci_gpu_hook.driver.proc import Gpu
-from oci_gpu_hook.errors import DriverError, RequestError, UsageError
+from oci_gpu_hook.errors import DriverError, UsageError
 from oci_gpu_hook.formats.ldcache import MULTIARCH_32
 from oci_gpu_hook.node.engines import cdispecs
 from oci_gpu_hook.planning import meanings
@@ -133,13 +133,6 @@ def test_a_container_that_got_no_device_of_ours_gets_what_none_brings(mig_host: 
     plan = cdi_engine.start(config, mig_host, words[2:])
     assert plan is not None
     assert cdi_engine.facts(plan.operations) == by_spec(mig_host, {}, mig_host.spec("all"), "none")
-
-
-def test_requirements_are_enforced(mig_host: Node) -> None:
-    environment = {"NVIDIA_REQUIRE_CUDA": "cuda>=99"}
-    with pytest.raises(RequestError, match="cuda>=99"):
-        by_spec(mig_host, environment, mig_host.spec("all"), "0")
-    assert by_spec(mig_host, {**environment, "NVIDIA_DISABLE_REQUIRE": "1"}, mig_host.spec("all"), "0")
 
 
 @pytest.mark.parametrize(

@@ -184,6 +184,8 @@ def test_the_nodes_that_an_engine_has_injected_are_the_request() -> None:
     nodes = ("/dev/null", *own, "/dev/driver")
     found = of_nodes(inputs, Settings(), nodes, ("compute", "utility", "rubbish"))
     assert found == (Request("cdi", (), ("utility", "compute"), ("cuda>=12",), nodes=own), ())
+    off, _ = of_nodes(Inputs({**inputs.environment, "NVIDIA_DISABLE_REQUIRE": "1"}), Settings(), nodes, ("compute",))
+    assert off is not None and off.requirements == ()
     # ``none`` has no node of ours on a Jetson.
     assert of_nodes(Inputs({}), Settings(), nodes[:1], ("compute",)) == (Request("cdi", (), ("compute",)), ())
 
