@@ -60,7 +60,7 @@ def _rancher(host: HostRoot, file: EngineFile, asked: WantedRuntime, folder: str
         # Twice the same table would keep containerd from starting.
         why = f"{engine} has a runtime of this name once there is a program nvidia-container-runtime"
         raise ConfigError(why, "make a link of that name to oci-gpu-runtime, or give ours another --name")
-    return Change(f"{_MARK.format(CONTAINERD.word)}{_BASE}{_toml(tables)}", tuple(told))
+    return _drop_in(CONTAINERD, file, [], tables, told, _BASE)
 
 
 def containerd(host: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
@@ -102,8 +102,7 @@ def containerd(host: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change
     if not any([PurePosixPath(CONTAINERD.ours).match(pattern) for pattern in read]):
         line = f"imports = {_value([*imports, f'{posixpath.dirname(CONTAINERD.ours)}/*.toml'])}"
         told.append(f"containerd reads it once {_CONFIG} has this line ahead of its tables: {line}")
-    told += _later(files, file, tables)
-    return Change(f"{_MARK.format(CONTAINERD.word)}version = {version}\n{_toml(tables)}", tuple(told))
+    return _drop_in(CONTAINERD, file, files, tables, told, f"version = {version}\n")
 
 
 def _runtime(host: HostRoot, files: Files, plugin: str, asked: WantedRuntime) -> tuple[list[Table], list[str]]:
@@ -126,35 +125,27 @@ def crio(host: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
     files = _settings(host, CRIO, file)
     folders, _ = installed.hook_folders(CRIO, files)
     tables: list[Table] = []
+    told: list[str] = []
     if HOOKS_FOLDER not in folders:
         tables.append(("crio.runtime", {"hooks_dir": [*folders, HOOKS_FOLDER]}))
-    ours, told = _crios_runtime(host, files, asked) if asked.is_named else ([], [])
-    tables += ours
+    runtimes = "crio.runtime.runtimes"
+    if asked.is_named and not _is_there(host, files, f"{runtimes}.{asked.name}", "runtime_path"):
+        merged = _merged(files)
+        # Where no file names a default, it is crun since 1.31, and runc before.
+        names = merged.get("crio.runtime.default_runtime"), "crun", "runc"
+        found = [_plain(merged, f"{runtimes}.{name}") for name in names]
+        # A virtual machine's shim starts no runtime.
+        default = next((it for it in found if it and it.get("runtime_type") not in ("vm", "pod")), {})
+        has, real = "pods have", str(default.get("runtime_path", ""))
+        if not default:
+            has, real = "since CRI-O 1.31 pods have", installed.find_program(host, "crun")
+        told += _by_default(host, has, real)
+        # Like the default one: CRI-O's packages have conmon and the runtimes in a folder that is not in PATH, so that
+        # it would not start with a runtime that does not say where they are.
+        tables.append((f'{runtimes}."{asked.name}"', {**default, "runtime_path": asked.program}))
     if not tables:
         return Change(file.text, (f"CRI-O looks for hooks in {HOOKS_FOLDER}",))
-    text = _toml(tables)
-    told += _later(files, file, tables)
-    return Change(_MARK.format(CRIO.word) + text, (*told, *_stranded(file.text, text)))
-
-
-def _crios_runtime(host: HostRoot, files: Files, asked: WantedRuntime) -> tuple[list[Table], list[str]]:
-    """As `_runtime`.  CRI-O's packages have conmon and the runtimes in a folder that is not in PATH, so that it would
-    not start with a runtime that does not say where they are.
-    """
-    runtimes = "crio.runtime.runtimes"
-    if _is_there(host, files, f"{runtimes}.{asked.name}", "runtime_path"):
-        return [], []
-    merged = _merged(files)
-    # Where no file names a default, it is crun since 1.31, and runc before.
-    names = merged.get("crio.runtime.default_runtime"), "crun", "runc"
-    found = [_plain(merged, f"{runtimes}.{name}") for name in names]
-    # A virtual machine's shim starts no runtime.
-    default = next((it for it in found if it and it.get("runtime_type") not in ("vm", "pod")), {})
-    if default:
-        told = _by_default(host, "pods have", str(default.get("runtime_path", "")))
-    else:
-        told = _by_default(host, "since CRI-O 1.31 pods have", installed.find_program(host, "crun"))
-    return [(f'{runtimes}."{asked.name}"', {**default, "runtime_path": asked.program})], told
+    return _drop_in(CRIO, file, files, tables, told)
 
 
 def podman(host: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
@@ -182,9 +173,7 @@ def podman(host: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
         tables.append(("engine.runtimes", {asked.name: [asked.program]}))
         real = runtime if runtime.startswith("/") else installed.find_program(host, runtime or "crun")
         told += _by_default(host, "podman has", real)
-    told += _later(files, file, tables)
-    text = _MARK.format(PODMAN.word) + _toml(tables) if engine else file.text
-    return Change(text, (*told, *_stranded(file.text, text)))
+    return _drop_in(PODMAN, file, files, tables, told) if engine else Change(file.text, tuple(told))
 
 
 _KEPT = {
@@ -244,13 +233,17 @@ def _by_default(host: HostRoot, has: str, real: str) -> list[str]:
     return [f"{has} {real} by default: so that ours starts it, set in {SETTINGS}, {when}: runtime = {real}"]
 
 
-def _later(files: Files, own: EngineFile, tables: list[Table]) -> list[str]:
-    """A sentence for each key of ours that a file of the same folder has, which is read after our own."""
+def _drop_in(
+    kind: EngineKind, own: EngineFile, files: Files, tables: list[Table], told: list[str], head: str = ""
+) -> Change:
+    """Our file, and a sentence for each key of ours that a file of the same folder has, which is read after our own."""
+    text = f"{_MARK.format(kind.word)}{head}{_toml(tables)}"
     keys = [f"{header}.{key}".replace('"', "") for header, row in tables for key in row]
     folder = f"{own.path.rpartition('/')[0]}/"
     behind = [(path, values) for path, values in files if path.startswith(folder) and path > own.path]
-    found = [(path, key) for path, values in behind for key in keys if key in values]
-    return [f"{path} has {key} too, and is read after {own.path}: rename one of them" for path, key in found]
+    twice = [(path, key) for path, values in behind for key in keys if key in values]
+    later = [f"{path} has {key} too, and is read after {own.path}: rename one of them" for path, key in twice]
+    return Change(text, (*told, *later, *_stranded(own.text, text)))
 
 
 def _merged(files: Files) -> dict[str, Any]:
