@@ -64,8 +64,6 @@ def read_settings_file(host: HostRoot, path: str, *, is_users: bool = False) -> 
             status = os.fstat(named)
             if not is_regular(status):
                 raise ConfigError(f"{shown} is not a regular file", FIX)
-            top = os.readlink(f"/proc/self/fd/{host.fd}").rstrip("/")
-            real = os.readlink(f"/proc/self/fd/{named}")[len(top) :]
             with closing(reopened(named)) as fd:
                 data = content(fd, _LARGEST)
     except UntrustedError as err:
@@ -80,7 +78,7 @@ def read_settings_file(host: HostRoot, path: str, *, is_users: bool = False) -> 
     if data is None:
         raise ConfigError(f"{shown} is larger than {_LARGEST >> 20} MiB", FIX)
     try:
-        return EngineFile(path, real, data.decode("utf-8"), status, is_users)
+        return EngineFile(path, host.real(path), data.decode("utf-8"), status, is_users)
     except UnicodeDecodeError as err:
         raise ConfigError(f"{shown} is not UTF-8 text", FIX) from err
 
@@ -103,11 +101,21 @@ def _opened(host: HostRoot, path: str, is_users: bool) -> int:
 def write(host: HostRoot, file: EngineFile, text: str) -> None:
     """Put `text` in the place of the file, or remove it for "".  ApplyError if that fails, and then nothing is left."""
     path, _, name = file.real.rpartition("/")
+
+    def ready(fd: int) -> None:
+        _give_attributes(folder, name, file.status, fd)
+        os.fsync(fd)
+        _check(folder, name, file)
+
     try:
         # Docker's package makes no folder for its settings, and a user may have no ~/.config.
-        opened = outputfile.folder(path, lambda it: _opened(host, it, file.is_users))
-        with opened as named, closing(reopened(named, os.O_DIRECTORY)) as folder, _alone(host, file):
-            _replace(folder, name, file, text)
+        with outputfile.folder(path, lambda it: _opened(host, it, file.is_users)) as folder, _alone(host, file):
+            if text:
+                put = os.rename if file.status else _link
+                replace(name, text.encode(), outputfile.hidden(name), ready, folder=folder, put=put)
+            else:
+                _check(folder, name, file)
+                os.unlink(name, dir_fd=folder)
     except UntrustedError as err:
         raise ConfigError(f"{file.path} is not root's alone: {err}", FIX) from err
     except OSError as err:
@@ -117,20 +125,6 @@ def write(host: HostRoot, file: EngineFile, text: str) -> None:
 def _alone(host: HostRoot, file: EngineFile) -> AbstractContextManager[object]:
     """Between a last look and a rename of root's no other run comes.  What users may lock, other users may hold."""
     return nullcontext() if file.is_users else closing(statefile.lock(host, "configure.lock"))
-
-
-def _replace(folder: int, name: str, file: EngineFile, text: str) -> None:
-    if not text:
-        _check(folder, name, file)
-        os.unlink(name, dir_fd=folder)
-        return
-
-    def ready(fd: int) -> None:
-        _give_attributes(folder, name, file.status, fd)
-        os.fsync(fd)
-        _check(folder, name, file)
-
-    replace(name, text.encode(), outputfile.hidden(name), ready, folder=folder, put=os.rename if file.status else _link)
 
 
 def _link(new: str, name: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
