@@ -12,6 +12,7 @@ from typing import Any
 
 from oci_gpu_hook.driver.inventory import DriverInventory, with_nodes
 from oci_gpu_hook.errors import HookError, RequestError, plain, quoted
+from oci_gpu_hook.formats.glob import matches
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import Finding, failed
 from oci_gpu_hook.node.diagnosis.remedy import REFRESH, command, in_words, is_name, reread, then
@@ -25,7 +26,7 @@ from oci_gpu_hook.request.selectors import canonical
 from oci_gpu_hook.request.words import ALL, CAPABILITIES, CONTAINER_CLI, DEFAULT_CAPABILITIES, NONE, items
 
 _LXC = "/var/lib/lxc"
-_RULE = re.compile(r"lxc\.(cgroup2?)\.devices\.allow\s*=\s*(?:a|c (\d+|\*):(\d+|\*) \w+)\s*")
+_RULE = re.compile(r"lxc\.(cgroup2?)\.devices\.allow\s*=\s*(?:a|c ((?:\d+|\*):(?:\d+|\*)) \w+)\s*")
 
 
 def resources(file: str, values: dict[str, Any], found: DriverInventory) -> list[Finding]:
@@ -70,15 +71,15 @@ def configurations(host: HostRoot, found: DriverInventory) -> list[Finding]:
         hooks = [options for options in hooks if options.get("--device")]
         if hooks:
             rules = [match.groups() for line in lines if (match := _RULE.fullmatch(line))]
-            allowed = [tuple(number) for group, *number in rules if group == version]
+            allowed = [numbers or "*" for group, numbers in rules if group == version]
             findings += _configuration(host, path, hooks[-1], allowed, found)
     return findings
 
 
 def _configuration(
-    host: HostRoot, path: str, options: dict[str, str], allowed: list[tuple[str | None, ...]], found: DriverInventory
+    host: HostRoot, path: str, options: dict[str, str], allowed: list[str], found: DriverInventory
 ) -> list[Finding]:
-    """options: of its hook, each with its value; allowed: major and minor of each rule, "*" and None for any."""
+    """options: of its hook, each with its value; allowed: patterns of ``MAJOR:MINOR``."""
     capabilities = tuple([name for name in CAPABILITIES if f"--{name}" in options])
     try:
         names = tuple([it if it in (ALL, NONE) else canonical(it, path) for it in items(options["--device"])])
@@ -87,12 +88,7 @@ def _configuration(
         wanted = selection.nodes(request, selected, with_nodes(host, found, selection.families(request)))
     except HookError as err:
         return [failed("LXC", f"{path}: {plain(err.message)}", in_words(err.hint))]
-    any_of = (None, "*")
-    closed = [
-        node
-        for node, _ in wanted
-        if not [1 for at, n in allowed if at in (*any_of, str(node.major)) and n in (*any_of, str(node.minor))]
-    ]
+    closed = [it for it, _ in wanted if not any([matches(rule, f"{it.major}:{it.minor}") for rule in allowed])]
     if not allowed or not closed:
         return []
     node = closed[0]
