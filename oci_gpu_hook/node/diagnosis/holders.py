@@ -10,6 +10,7 @@ no node to compute or draw by, such as a device plugin, watches NVIDIA's and lea
 from __future__ import annotations
 
 from oci_gpu_hook.driver.inventory import DriverInventory
+from oci_gpu_hook.driver.nodes import GPU_MAJOR
 from oci_gpu_hook.node.engines.containerdevices import ContainerDevices, Wanted
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.vendors.vendorhost import VendorState
@@ -66,21 +67,18 @@ Division = tuple[HeldShare, tuple[tuple[int, int], ...]]
 
 def divisions(inventory: DriverInventory) -> tuple[Division, ...]:
     """What can be held: each GPU, or its MIG devices where it has any."""
-    nodes = {it.gpu: (it.major, it.minor) for it in inventory.devices if it.gpu is not None and not it.family}
     majors = [node.major for node in inventory.devices if node.family == "caps"]
     found: list[Division] = []
     for gpu in inventory.gpus:
-        number = nodes.get(gpu.nvml_index)
-        if number is None:
-            continue
-        parts = [item for item in inventory.mig_devices if item.gpu == gpu.nvml_index]
-        for it in parts if majors else ():
+        number = (GPU_MAJOR, gpu.minor)
+        parts = [item for item in inventory.mig_devices if item.gpu == gpu.nvml_index] if majors else []
+        for it in parts:
             caps = ((majors[0], it.gi_minor), (majors[0], it.ci_minor))
             # Only NVML knows its number: the instances tell it from others.
             shown = f"{it.gpu} (instances {it.gi}/{it.ci})" if it.number is None else f"{it.gpu}:{it.number}"
             share = HeldShare(shown, it.gpu, True, it.uuid or "", it.profile or gpu.model)
             found.append((share, (number, *caps)))
-        if not parts or not majors:
+        if not parts:
             share = HeldShare(str(gpu.nvml_index), gpu.nvml_index, False, gpu.uuid or "", gpu.model)
             found.append((share, (number,)))
     return tuple(found)
@@ -105,10 +103,9 @@ def what_to_find(
 
 def of_vendor(found: VendorState) -> tuple[Division, ...]:
     flag = found.inventory.flag
-    named = [(f"{flag}={device.names[0]}", device.names, device.nodes) for device in found.devices]
+    shares = [(HeldShare(f"{flag}={it.names[0]}", flag=flag, names=it.names), it.nodes) for it in found.devices]
     # Beside devices these are what every request gets, such as /dev/kfd, and stand for none.
-    named = named or [(flag, (), found.common)]
-    shares = [(HeldShare(name, flag=flag, names=names), nodes) for name, names, nodes in named]
+    shares = shares or [(HeldShare(flag, flag=flag), found.common)]
     return tuple([(share, ((node.major, node.minor),)) for share, nodes in shares for node, _ in nodes])
 
 
