@@ -55,21 +55,18 @@ def turn() -> None:
     """Make hooks count, by a spool, and replace a full one.  Needs `lock`."""
     folded, numbers = _totals()
     with outputfile.explained(SPOOL):
-        if os.path.lexists(_taken(folded)):
-            os.unlink(_taken(folded))
-        if os.path.lexists(SPOOL):
-            if os.stat(SPOOL).st_size <= _FULL:
-                return
+        before, is_full = _taken(folded + 1), are_on() and os.stat(SPOOL).st_size > _FULL
+        if is_full and os.path.lexists(before) and not _is_spool(before):
             # The spool before it goes into the totals.
-            before = _taken(folded + 1)
-            if os.path.lexists(before) and not _is_spool(before):
-                folded, numbers = folded + 1, numbers + count(_file_text(before))
-                outputfile.write(_TOTALS, json.dumps({"folded": folded, "numbers": numbers}) + "\n")
-                os.unlink(before)
-            if not _is_spool(_taken(folded + 1)):
-                os.link(SPOOL, _taken(folded + 1))
-        # By a rename: there is no moment without one.
-        replace(SPOOL, b"", f"{SPOOL}.new", how=os.O_TRUNC, put=os.rename)
+            folded, numbers = folded + 1, numbers + count(_file_text(before))
+            outputfile.write(_TOTALS, json.dumps({"folded": folded, "numbers": numbers}) + "\n")
+        with suppress(FileNotFoundError):
+            os.unlink(_taken(folded))
+        if is_full and not _is_spool(_taken(folded + 1)):
+            os.link(SPOOL, _taken(folded + 1))
+        if is_full or not are_on():
+            # By a rename: there is no moment without one.
+            replace(SPOOL, b"", f"{SPOOL}.new", how=os.O_TRUNC, put=os.rename)
 
 
 def are_on() -> bool:
