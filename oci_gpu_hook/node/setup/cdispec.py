@@ -12,20 +12,17 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.driver.nodes import DeviceNode
 from oci_gpu_hook.node.engines.cdispecs import GPU, MARK, PROGRAM
+from oci_gpu_hook.operations import Mount
 from oci_gpu_hook.request.words import ALL, NONE, VISIBLE_DEVICES, VOID
 from oci_gpu_hook.vendors.vendorhost import VendorState
 
-if TYPE_CHECKING:
-    from oci_gpu_hook.operations import Mount
-
-    Nodes = tuple[DeviceNode, ...]
-    Named = tuple[tuple[str, Nodes], ...]
-
+Nodes = tuple[DeviceNode, ...]
+Named = tuple[tuple[str, Nodes], ...]
 Edits = dict[str, list[Any]]
 
 VERSION, VERSION_WITH_DOTS = "0.5.0", "0.6.0"
