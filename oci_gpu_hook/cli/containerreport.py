@@ -23,7 +23,6 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.node.diagnosis import FAIL, Finding, failed, passed, remedy, warned
 from oci_gpu_hook.node.diagnosis import containercheck as judged
-from oci_gpu_hook.node.diagnosis.drivercheck import cached_names
 from oci_gpu_hook.node.diagnosis.remedy import ACCEPTED, DOCTOR, Remedy, in_words
 from oci_gpu_hook.node.engines import cdispecs, containerdevices
 from oci_gpu_hook.node.engines.containers import SHORT_ID, Running
@@ -157,7 +156,10 @@ def _seen(
     names = [path for item in operations if isinstance(item, Mount) for path in item.paths()]
     names += [item.path for item in operations if isinstance(item, Symlink) and not item.path.startswith("/dev/")]
     files = _filled(inside, names)
-    cached = cached_names(inside.read(LD_SO_CACHE, ldcache.LARGEST))
+    cached = None
+    with suppress(ldcache.MalformedCache):
+        names_there = ldcache.parse_cache(inside.read(LD_SO_CACHE, ldcache.LARGEST) or b"").names
+        cached = frozenset([name.decode("utf-8", "replace") for name in names_there])
     cgroup = processes.device_cgroup(host, pid, kernelconfig.cgroup_version(host))
     memory = memoryregion.amounts(host.text(f"{containerdevices.own_cgroup(cgroup, id)}/dmem.max")) if cgroup else {}
     looked()

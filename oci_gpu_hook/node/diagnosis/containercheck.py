@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno as codes
 import os
+from posixpath import basename
 
 from oci_gpu_hook.container.memoryregion import NO_LIMIT
 from oci_gpu_hook.driver.nodes import MODESET
@@ -68,7 +69,7 @@ def judge(plan: Plan | None, seen: Seen, who: Running) -> list[Finding]:
         return [failed("nodes", text, then(DOCTOR, restart))]
     files = [(it, item.required) for item in plan.operations if isinstance(item, Mount) for it in item.paths()]
     files += [(item.path, item.required) for item in plan.operations if isinstance(item, Symlink)]
-    libraries = {path: required for path, required in files if ".so." in _name(path) or path.endswith(".so")}
+    libraries = {path: required for path, required in files if ".so." in basename(path) or path.endswith(".so")}
     return [
         *_nodes(devices, seen, restart),
         *_opened(present, seen, who),
@@ -120,7 +121,7 @@ def _unopened(error: int, paths: list[str], restart: Remedy) -> Finding:
         return failed("open", f"{text}, as daemon-reload, update and a restore by crun do", restart)
     if error == codes.EACCES:
         # Without a plan these are the container's own names.
-        are_names = all([is_name(_name(path)) for path in paths])
+        are_names = all([is_name(basename(path)) for path in paths])
         chmod = [as_root(command("chmod", "0666", *paths))] if are_names else []
         return failed("open", f"its user may not open {which}", then(*chmod, restart))
     if error == codes.ENXIO:
@@ -147,7 +148,7 @@ def _libraries(wanted: dict[str, bool], seen: Seen, restart: Remedy) -> Finding:
     if not missing:
         return passed("libraries", f"{len(wanted)} names are there")
     stem = missing[0].partition(".so.")[0] + ".so."
-    there = [_name(path) for path in seen.files if path.startswith(stem) and path not in wanted]
+    there = [basename(path) for path in seen.files if path.startswith(stem) and path not in wanted]
     text = f"{some(missing)} missing"
     if there:
         text += f", {max(there, key=len)} is there: the driver has changed since its start"
@@ -179,7 +180,3 @@ def _labels(seen: Seen, restart: Remedy) -> Finding:
         text = f"bears {seen.shm_label}, and the process {seen.process_label}: semaphores fail"
         return failed("/dev/shm", text, restart)
     return passed("/dev/shm", f"bears {seen.shm_label}")
-
-
-def _name(path: str) -> str:
-    return path.rpartition("/")[2]

@@ -10,7 +10,6 @@ from oci_gpu_hook.driver import nodes, proc, survey
 from oci_gpu_hook.driver.inventory import SAVED, DriverInventory, of_this_host, with_nodes
 from oci_gpu_hook.driver.nodes import DeviceNode
 from oci_gpu_hook.errors import DriverError
-from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.formats.decimal import beginning
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.host.statefile import FOLDER
@@ -161,15 +160,6 @@ def _of_version(tool: str, version: str, by_dnf: Remedy, *options: str) -> Remed
     # apt-patterns(7).
     pattern = f'?and(?name("{_LIBRARIES}"),?version("^{number}"))'
     return command("apt", "install", *options, pattern) if tool == "apt" else by_dnf
-
-
-def cached_names(data: bytes | None) -> frozenset[str] | None:
-    """The names in an ld.so.cache; None if it cannot be read."""
-    try:
-        names = ldcache.parse_cache(data or b"").names
-    except ldcache.MalformedCache:
-        return None
-    return frozenset([name.decode("utf-8", "replace") for name in names])
 
 
 def _gpus(host: HostRoot, found: DriverInventory) -> list[Finding]:
