@@ -103,9 +103,7 @@ class _Container:
     def start(self, pid: int) -> Finding:
         with closing(os.pidfd_open(pid)) as process:
             self._call("start", self.id)
-            poll = select.poll()
-            poll.register(process, select.POLLIN)
-            if not poll.poll(self._seconds * 1000):
+            if not select.select([process], [], [], self._seconds)[0]:
                 raise ApplyError(f"its program did not end within {self._seconds:g} seconds")
         said = _said(f"{self.folder}/output")
         if not said.startswith("ld.so"):
@@ -175,14 +173,9 @@ def configuration(id: str, settings: Settings, program: str, label: str) -> dict
     return {
         "ociVersion": "1.0.2",
         "process": {
-            "terminal": False,
             "user": {"uid": 0, "gid": 0},
             "args": [_PROGRAM, "--version"],
-            "env": [
-                "PATH=/usr/bin:/bin",
-                "NVIDIA_VISIBLE_DEVICES=all",
-                f"NVIDIA_DRIVER_CAPABILITIES={','.join(capabilities)}",
-            ],
+            "env": ["NVIDIA_VISIBLE_DEVICES=all", f"NVIDIA_DRIVER_CAPABILITIES={','.join(capabilities)}"],
             "cwd": "/",
             "capabilities": {"bounding": ["CAP_SYS_ADMIN"] if must_be_privileged else []},
             "noNewPrivileges": True,
