@@ -50,15 +50,14 @@ def _vendor(host: HostRoot, item: VendorState, tool: str) -> list[Finding]:
 
 
 def _lacking(host: HostRoot, item: VendorState, tool: str) -> list[Finding]:
-    what, remedy = item.inventory, _LOOK
+    what = item.inventory
     unloaded = [command("modprobe", name) for name in what.modules if not vendorhost.is_loaded(host, name)]
     load = then(*unloaded) if unloaded else UPGRADE_KERNEL[tool]
     lacking = [(it, load if it.startswith("the kernel's module") else UPGRADE_KERNEL[tool]) for it in item.unmet]
     lacking += [(said, _LOOK) for said in what.lacking]
-    if what.modules:
-        remedy = command("journalctl", "--dmesg", f"--grep={what.modules[0]}")
     if not unloaded:  # else its nodes come with it
-        lacking += [(pattern, remedy) for pattern in item.unmatched]
+        journal = command("journalctl", "--dmesg", f"--grep={what.modules[0]}") if what.modules else _LOOK
+        lacking += [(pattern, journal) for pattern in item.unmatched]
     # A function on PCI alone, such as a processor's own graphics, may be meant for no container.
     found = failed if item.nodes() else warned
     return [found(what.flag, f"{what.file} requires what is not here: {it}", fix) for it, fix in lacking]
