@@ -139,8 +139,7 @@ def _prepare(host: HostRoot, folder: str, settings: Settings, config: str) -> st
     os.mkdir(f"{folder}/rootfs", 0o755)
     # A copy: not every runtime's domain, in which its process stays, may start the host's own.
     program = f"{folder}/program"
-    shutil.copyfile(_loader(), program)
-    os.chmod(program, 0o755)
+    shutil.copy(_loader(), program)
     # As what engines keep in /run, which runtimes may use.
     engines = libselinux.of_engines(host)
     if engines:
