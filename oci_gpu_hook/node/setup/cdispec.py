@@ -33,8 +33,6 @@ STAGE = "createRuntime"
 # A device's name (SPEC.md, "CDI JSON Specification").
 _NAME = re.compile("[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?")
 _READ_WRITE = 0o6
-# With this value the hook that is registered for every container does nothing.
-_NOTHING_MORE = f"={VOID}"
 # With an empty one the hook would get the container's (CVE-2025-23266).  Without SHELL, bash looks in the user
 # database.
 _HOOK_ENVIRONMENT = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C"]
@@ -83,7 +81,8 @@ def document(
     """The spec; common: the nodes that every container gets; devices: names, and the nodes for each; environment: what
     else the containers' processes find in theirs.
     """
-    variables = [f"{hook.vendor or VISIBLE_DEVICES}{_NOTHING_MORE}"]
+    # With this value the hook that is registered for every container does nothing.
+    variables = [f"{hook.vendor or VISIBLE_DEVICES}={VOID}"]
     variables += [f"{name}={value}" for name, value in environment]
     shared = _edits(common, groups=hook.groups)
     beside = [(name, tuple([node for node in nodes if node not in common])) for name, nodes in devices]
