@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from oci_gpu_hook.driver.inventory import DriverInventory, with_nodes
-from oci_gpu_hook.errors import HookError, RequestError, plain, quoted
+from oci_gpu_hook.errors import HookError, RequestError, quoted
 from oci_gpu_hook.formats.glob import matches
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import Finding, failed
@@ -87,7 +87,7 @@ def _configuration(
         selected = selection.select(request, found)
         wanted = selection.nodes(request, selected, with_nodes(host, found, selection.families(request)))
     except HookError as err:
-        return [failed("LXC", f"{path}: {plain(err.message)}", in_words(err.hint))]
+        return [failed("LXC", f"{path}: {err.message}", in_words(err.hint))]
     closed = [it for it, _ in wanted if not any([matches(rule, f"{it.major}:{it.minor}") for rule in allowed])]
     if not allowed or not closed:
         return []
