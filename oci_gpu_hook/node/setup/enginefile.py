@@ -27,12 +27,11 @@ _KEPT = ("security.selinux", "system.posix_acl_access")
 
 
 class EngineFile(NamedTuple):
-    """The file as it was read.  path: as it was given; real: without links, below the same root; status: None if there
-    is no file; is_users: whether a user reads and writes it, in folders that may be open to others.
+    """The file as it was read.  path: as it was given; status: None if there is no file; is_users: whether a user reads
+    and writes it, in folders that may be open to others.
     """
 
     path: str
-    real: str
     text: str
     status: os.stat_result | None
     is_users: bool = False
@@ -71,14 +70,14 @@ def read_settings_file(host: HostRoot, path: str, *, is_users: bool = False) -> 
     except FileNotFoundError:
         if host.link(path) is not None:
             raise ConfigError(f"{shown} is a dangling symbolic link", FIX) from None
-        return EngineFile(path, path, "", None, is_users)
+        return EngineFile(path, "", None, is_users)
     except OSError as err:
         hint = "run it as root" if err.errno in (errno.EACCES, errno.EPERM) else FIX
         raise ConfigError(f"cannot read {shown}: {err.strerror}", hint) from err
     if data is None:
         raise ConfigError(f"{shown} is larger than {_LARGEST >> 20} MiB", FIX)
     try:
-        return EngineFile(path, host.real(path), data.decode("utf-8"), status, is_users)
+        return EngineFile(path, data.decode("utf-8"), status, is_users)
     except UnicodeDecodeError as err:
         raise ConfigError(f"{shown} is not UTF-8 text", FIX) from err
 
@@ -100,7 +99,7 @@ def _opened(host: HostRoot, path: str, is_users: bool) -> int:
 
 def write(host: HostRoot, file: EngineFile, text: str) -> None:
     """Put `text` in the place of the file, or remove it for "".  ApplyError if that fails, and then nothing is left."""
-    path, _, name = file.real.rpartition("/")
+    path, _, name = host.real(file.path).rpartition("/")
 
     def ready(fd: int) -> None:
         _give_attributes(folder, name, file.status, fd)
