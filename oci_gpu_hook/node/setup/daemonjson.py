@@ -92,8 +92,7 @@ def with_resources(
     told, variable, listed = [*change.told], SWARM_VARIABLE + name.upper(), settings.swarm_resources
     if variable not in listed:
         told.append(f"set in {SETTINGS}: swarm-resources = {', '.join([*listed, variable])}")
-    runtimes = values.get("runtimes")
-    if not (isinstance(runtimes, dict) and _is_ours(host, runtimes.get(str(values.get("default-runtime"))))):
+    if not _is_ours(host, _object(file, values, "runtimes").get(str(values.get("default-runtime")))):
         told.append("a service can name no runtime, and the default one is not ours: --set-as-default makes it so")
     mine = {device[:40] for device in named}
     if twice := [item for item in kept if item.partition("=")[2][:40] in mine]:
