@@ -11,7 +11,7 @@ import json
 from typing import Any
 
 from oci_gpu_hook.driver.inventory import DriverInventory
-from oci_gpu_hook.errors import ConfigError, DriverError, quoted
+from oci_gpu_hook.errors import ConfigError, DriverError
 from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.engines.installed import RESOURCES, is_ours
@@ -121,13 +121,12 @@ def devices(found: DriverInventory, shares: int | None) -> list[str]:
 
 def _values(file: EngineFile) -> dict[str, Any]:
     """The object in the file, ConfigError if there is none; dockerd takes an empty file for an empty one."""
-    shown = quoted(file.path) if not file.path.isprintable() else file.path
     try:
         found = jsontext.loads(file.text.encode(), unique=True) if file.text.strip(_SPACE) else {}
     except ValueError as err:
-        raise ConfigError(f"{shown} is not JSON: {err}", FIX) from err
+        raise ConfigError(f"{file.path} is not JSON: {err}", FIX) from err
     if not isinstance(found, dict):
-        raise ConfigError(f"{shown} is not a JSON object", FIX)
+        raise ConfigError(f"{file.path} is not a JSON object", FIX)
     return found
 
 

@@ -57,29 +57,28 @@ class Change(NamedTuple):
 
 def read_settings_file(host: HostRoot, path: str, *, is_users: bool = False) -> EngineFile:
     """The file at `path` below `host`; ConfigError if it is not text, or others than root could have made it."""
-    shown = quoted(path) if not path.isprintable() else path
     try:
         with closing(_opened(host, path, is_users)) as named:
             status = os.fstat(named)
             if not is_regular(status):
-                raise ConfigError(f"{shown} is not a regular file", FIX)
+                raise ConfigError(f"{path} is not a regular file", FIX)
             with closing(reopened(named)) as fd:
                 data = content(fd, _LARGEST)
     except UntrustedError as err:
-        raise ConfigError(f"{shown} is not root's alone: {err}", FIX) from err
+        raise ConfigError(f"{path} is not root's alone: {err}", FIX) from err
     except FileNotFoundError:
         if host.link(path) is not None:
-            raise ConfigError(f"{shown} is a dangling symbolic link", FIX) from None
+            raise ConfigError(f"{path} is a dangling symbolic link", FIX) from None
         return EngineFile(path, "", None, is_users)
     except OSError as err:
         hint = "run it as root" if err.errno in (errno.EACCES, errno.EPERM) else FIX
-        raise ConfigError(f"cannot read {shown}: {err.strerror}", hint) from err
+        raise ConfigError(f"cannot read {path}: {err.strerror}", hint) from err
     if data is None:
-        raise ConfigError(f"{shown} is larger than {_LARGEST >> 20} MiB", FIX)
+        raise ConfigError(f"{path} is larger than {_LARGEST >> 20} MiB", FIX)
     try:
         return EngineFile(path, data.decode("utf-8"), status, is_users)
     except UnicodeDecodeError as err:
-        raise ConfigError(f"{shown} is not UTF-8 text", FIX) from err
+        raise ConfigError(f"{path} is not UTF-8 text", FIX) from err
 
 
 def others(what: str, path: str) -> ConfigError:
