@@ -64,6 +64,9 @@ def read_settings_file(host: HostRoot, path: str, *, is_users: bool = False) -> 
                 raise ConfigError(f"{path} is not a regular file", FIX)
             with closing(reopened(named)) as fd:
                 data = content(fd, _LARGEST)
+        if data is None:
+            raise ConfigError(f"{path} is larger than {_LARGEST >> 20} MiB", FIX)
+        return EngineFile(path, data.decode("utf-8"), status, is_users)
     except UntrustedError as err:
         raise ConfigError(f"{path} is not root's alone: {err}", FIX) from err
     except FileNotFoundError:
@@ -73,10 +76,6 @@ def read_settings_file(host: HostRoot, path: str, *, is_users: bool = False) -> 
     except OSError as err:
         hint = "run it as root" if err.errno in (errno.EACCES, errno.EPERM) else FIX
         raise ConfigError(f"cannot read {path}: {err.strerror}", hint) from err
-    if data is None:
-        raise ConfigError(f"{path} is larger than {_LARGEST >> 20} MiB", FIX)
-    try:
-        return EngineFile(path, data.decode("utf-8"), status, is_users)
     except UnicodeDecodeError as err:
         raise ConfigError(f"{path} is not UTF-8 text", FIX) from err
 
