@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """DriverInventory: what this host's driver has for containers, as `survey` has found and saved it.
 
-A start loads the saved one while its stamp is current (`Stamp`).  Must not open a GPU, ask NVML or write.
+A start loads the saved one while its stamp is current (`proc.stamp`).  Must not open a GPU, ask NVML or write.
 """
 
 from __future__ import annotations
 
 from oci_gpu_hook.driver import nodes, proc
-from oci_gpu_hook.driver.proc import Gpu, Stamp
+from oci_gpu_hook.driver.proc import Gpu
 from oci_gpu_hook.host import statefile
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.record import NamedTuple
@@ -17,7 +17,7 @@ SAVED = f"{statefile.FOLDER}/{FILE}"
 
 # The number is made of the sources that say what is saved (tests/unit/test_headings.py): what another version has saved
 # is not read.
-HEADING = b"oci-gpu-hook inventory a6cc9a8e\n"
+HEADING = b"oci-gpu-hook inventory 9ea72aae\n"
 
 # In `DriverInventory.unknown`: what NVML said was true when it was asked, and only NVML knows whether it still is.
 MAY_BE_MADE_AGAIN = "whether MIG devices were created again since NVML named them: run 'oci-gpu-hook inventory refresh'"
@@ -112,18 +112,18 @@ _INNER = {
 }
 
 
-def read_saved(host: HostRoot, now: Stamp) -> DriverInventory | None:
+def read_saved(host: HostRoot, now: proc.Stamp) -> DriverInventory | None:
     """None if there is none that is whole, of this format, and stamped as `now`.  In doubt whose NVML's names are now
-    (`Stamp.shown`) the MIG devices have none, and that is first of what is unknown.
+    (`proc.stamp`) the MIG devices have none, and that is first of what is unknown.
     """
     values = statefile.load(host, FILE, HEADING)
     try:
-        (*same, shown), rows = values
-        if tuple(same) != now[:-1]:
+        (same, shown), rows = values
+        if same != now[0]:
             return None
         found = statefile.nested(DriverInventory, rows, _INNER)
         # Of another mount's times nothing follows.
-        is_in_doubt = any([then != it for then, it in zip(shown, now.shown) if then[0] == it[0]])
+        is_in_doubt = any([then != it for then, it in zip(shown, now[1]) if then[0] == it[0]])
     except (ValueError, TypeError):
         return None
     # A GPU gets its UUID at its first use, which does not change the stamp.

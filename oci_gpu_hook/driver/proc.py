@@ -10,6 +10,13 @@ from oci_gpu_hook.formats.decimal import decimal
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.record import NamedTuple
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    # All that must be the same, and times.
+    Stamp = tuple[tuple[Any, ...], tuple[tuple[int, int], ...]]
+
 DRIVER = "/proc/driver/nvidia"
 GPUS = f"{DRIVER}/gpus"
 # The integrated GPU's folder there, on a Jetson Thor; and JetPack's lists of what a Jetson's containers get.
@@ -86,41 +93,24 @@ def character_major(host: HostRoot, name: str) -> int | None:
     return decimal(before.rpartition("\n")[2].strip()) if found else None
 
 
-class Stamp(NamedTuple):
-    """Values of which one changes whenever a new survey would find something else.
-
-    A folder's time in /proc says when it was first shown: its names are compared instead.  bound: the PCI driver's
-    entries with their inode numbers, each of which sysfs uses once: GPUs may have other minors after one was bound
-    again.  mig: the compute instances with those of their folders.  One that is made again has another number, unless
-    the kernel had dropped the old folder from memory.  shown: for that case, these folders' times, of each mount of
-    procfs (st_dev).  If only they differ, an instance was made again, or is shown once more: a doubt (`read_saved`).
-    """
-
-    boot_id: str
-    driver: str
-    gpus: tuple[str, ...]
-    bound: tuple[str, ...]
-    mig: tuple[str, ...]
-    driver_root: str
-    ld_so_cache: tuple[int, ...]
-    shown: tuple[tuple[int, int], ...]
-
-
 def stamp(host: HostRoot, driver_root: str) -> Stamp:
+    """Values of which one changes whenever a new survey would find something else, and times.
+
+    A folder's time in /proc says when it was first shown: its names are compared instead.  The PCI driver's entries
+    come with their inode numbers, each of which sysfs uses once: GPUs may have other minors after one was bound again.
+    So do the folders of MIG's compute instances.  One that is made again has another number, unless the kernel had
+    dropped the old folder from memory.  For that case there are these folders' times, of each mount of procfs (st_dev).
+    If only they differ, an instance was made again, or is shown once more: a doubt (`read_saved`).
+    """
     # On NixOS each driver has a folder of its own.
     top = driver_root.rstrip("/")
     cache = host.stat(f"{top}{LD_SO_CACHE}") or host.stat(f"{top}{NIXOS}")
-    instances = [(name, it) for name in mig_instances(host) if (it := host.stat(f"{CAPABILITIES}/{name}"))]
-    return Stamp(
-        boot_id=host.boot_id(),
-        driver=host.text(VERSION),
-        gpus=tuple(host.names(GPUS)),
-        bound=tuple([f"{name} {inode}" for name, inode in host.inodes(_BOUND)]),
-        mig=tuple([f"{name} {folder.st_ino}" for name, folder in instances]),
-        driver_root=driver_root,
-        ld_so_cache=() if cache is None else (cache.st_dev, cache.st_ino, cache.st_size, cache.st_mtime_ns),
-        shown=tuple([(folder.st_dev, folder.st_mtime_ns) for _, folder in instances]),
-    )
+    cached = () if cache is None else (cache.st_dev, cache.st_ino, cache.st_size, cache.st_mtime_ns)
+    folders = [(name, it) for name in mig_instances(host) if (it := host.stat(f"{CAPABILITIES}/{name}"))]
+    instances = tuple([(name, folder.st_ino) for name, folder in folders])
+    listed = (tuple(host.names(GPUS)), tuple(host.inodes(_BOUND)), instances)
+    same = (host.boot_id(), host.text(VERSION), *listed, driver_root, cached)
+    return same, tuple([(folder.st_dev, folder.st_mtime_ns) for _, folder in folders])
 
 
 def is_orin(host: HostRoot) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from oci_gpu_hook.driver import catalogue, files, inventory, nodes, proc
 from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
-from oci_gpu_hook.driver.proc import Gpu, Stamp
+from oci_gpu_hook.driver.proc import Gpu
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.formats.decimal import decimal, decimals
 from oci_gpu_hook.host import statefile
@@ -78,7 +78,7 @@ def survey(host: HostRoot, driver_root: str = "/") -> DriverInventory:
     )
 
 
-def save(host: HostRoot, now: Stamp, found: DriverInventory) -> str:
+def save(host: HostRoot, now: proc.Stamp, found: DriverInventory) -> str:
     """Gives the path.  OSError if it cannot be written."""
     statefile.save(host, inventory.FILE, inventory.HEADING, (now, found))
     return host.path.rstrip("/") + inventory.SAVED

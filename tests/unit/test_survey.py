@@ -215,7 +215,7 @@ def test_another_mount_of_procfs_makes_no_doubt_of_a_mig_device(tmp_path: Path) 
     now = proc.stamp(root, "/")
     device = inventory.MigDevice(0, 0, "MIG-27d4e8c1-9b36-5f02-8e7a-c15f90a3b46d", "", 5, 0, 30, 31)
     survey.save(root, now, survey.survey(root)._replace(mig_devices=(device,)))
-    ((number, time),) = now.shown
+    ((number, time),) = now[1]
     for mount, unknown in ((number, True), (number + 1, False)):
-        found = inventory.read_saved(root, now._replace(shown=((mount, time + 1),)))
+        found = inventory.read_saved(root, (now[0], ((mount, time + 1),)))
         assert found is not None and (found.mig_devices[0].uuid is None) is unknown
