@@ -105,7 +105,6 @@ class Entry(NamedTuple):
     soname: bytes
     path: bytes
     flags: int
-    osversion: int = 0
     spare: bool = False
 
 
@@ -254,19 +253,17 @@ def merge(data: bytes | None, ours: Iterable[Entry], folders: tuple[bytes, ...] 
     the loader's binary search misses names there.
     """
     theirs = parse_cache(data) if data else Table(b"", 0, b"", [], ())
-    versions: dict[tuple[bytes, bytes, int], int] = {}
-    for soname, path, flags, version, _ in ours:
-        versions.setdefault((soname, path, flags), version)
+    added = dict.fromkeys([entry[:3] for entry in ours])
     listed = _entries(theirs, folders)
     stale = [row for row, entry in enumerate(listed) if entry[1].startswith(folders)]
-    if stale and data and versions.keys() <= {*listed} and all([listed[row] in versions for row in stale]):
+    if stale and data and added.keys() <= {*listed} and all([listed[row] in added for row in stale]):
         return data
-    table = _before(_cut(theirs, stale), versions)
+    table = _before(_cut(theirs, stale), added)
     # C chars are unsigned on ARM.
-    unsigned = NATIVE_FLAGS["aarch64"] in ([flags for _, _, flags in versions] or theirs.column(0))
-    repeated = _repeated_rows(theirs, versions).union([row + len(versions) for row in stale])
+    unsigned = NATIVE_FLAGS["aarch64"] in ([flags for _, _, flags in added] or theirs.column(0))
+    repeated = {row + len(added) for row in (*_repeated_rows(theirs, added), *stale)}
     if theirs.is_ldconfigs and not repeated:
-        return encode(table, _put_in_order(table, len(versions), unsigned=unsigned))
+        return encode(table, _put_in_order(table, len(added), unsigned=unsigned))
     # The keys are gone before the rows are copied.
     order = sorted(range(len(table.names)), key=_keys(table, unsigned=unsigned).__getitem__, reverse=True)
     rows = table.rows
@@ -308,24 +305,23 @@ def _cut(table: Table, rows: list[int]) -> Table:
     return table._replace(strings=kept) if is_last else table
 
 
-def _before(table: Table, ours: dict[tuple[bytes, bytes, int], int]) -> Table:
+def _before(table: Table, ours: Collection[tuple[bytes, bytes, int]]) -> Table:
     # A bytearray grows in place: an image's folder of newer CUDA libraries may hold thousands of names.
     strings, rows = bytearray(table.strings), bytearray()
-    for (soname, path, flags), version in ours.items():
+    for soname, path, flags in ours:
         start = len(strings) + table.base
         # A name that is the end of its path needs no string of its own.
         strings += path + b"\0" if path.endswith(soname) else path + b"\0" + soname + b"\0"
-        rows += _packed(flags, len(strings) + table.base - len(soname) - 1, start, version, 0, 0)
+        rows += _packed(flags, len(strings) + table.base - len(soname) - 1, start, 0, 0, 0)
     names = [soname for soname, _, _ in ours] + table.names
     return table._replace(strings=bytes(strings), rows=bytes(rows) + table.rows, names=names)
 
 
-def _repeated_rows(table: Table, ours: dict[tuple[bytes, bytes, int], int]) -> set[int]:
-    """The rows of `table` that repeat one of ours, by their numbers in the table with our rows before its own."""
+def _repeated_rows(table: Table, ours: Collection[tuple[bytes, bytes, int]]) -> list[int]:
     sonames = {soname for soname, _, _ in ours}
     flags, hwcaps = table.column(0), table.hwcaps()
     same = [row for row, name in enumerate(table.names) if name in sonames and not hwcaps[row]]
-    return {row + len(ours) for row in same if (table.names[row], table.path(row), flags[row]) in ours}
+    return [row for row in same if (table.names[row], table.path(row), flags[row]) in ours]
 
 
 def _entries(table: Table, folders: tuple[bytes, ...]) -> list[tuple[bytes, bytes, int]]:

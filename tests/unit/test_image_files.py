@@ -41,7 +41,7 @@ def merged(root: Path) -> set[Entry]:
     with descriptors.closing(os.open(root, os.O_PATH)) as fd:
         tree = Attached(fd, (syscalls.mount_of(fd)[0],), Undo(), is_layer=True)
         loadercache.merge(tree, CACHE, CONFIGURATION, FOLDERS, (OURS,))
-    return {Entry(*row[:4]) for row in parse(tree.data or (root / CACHE[1:]).read_bytes()).entries}
+    return {Entry(*row[:3]) for row in parse(tree.data or (root / CACHE[1:]).read_bytes()).entries}
 
 
 def bound_socket(path: Path) -> None:
