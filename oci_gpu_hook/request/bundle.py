@@ -29,12 +29,6 @@ _INVALID_ID = (1 << 32) - 1  # (uid_t)-1, which is the id of no user (credential
 _KINDS: dict[type, str] = {dict: "an object", list: "a list", str: "a string"}
 
 
-class User(NamedTuple):
-    uid: int
-    gid: int
-    groups: tuple[int, ...]
-
-
 class Bundle(NamedTuple):
     """A bundle: its path, and its config.json as parsed.  Methods raise BundleError for a part of a wrong shape."""
 
@@ -119,13 +113,13 @@ class Bundle(NamedTuple):
         """``annotations``, of which engines repeat only some in the state."""
         return {key: value for key, value in self._part("annotations", dict).items() if isinstance(value, str)}
 
-    def user(self) -> User:
-        """``process.user``; what is missing, or no number, is root's."""
+    def user(self) -> tuple[int, int, tuple[int, ...]]:
+        """User, group and further groups of ``process.user``; what is missing, or no number, is root's."""
         user = self._part("process.user", dict)
         groups = user.get("additionalGids")
         ids = [user.get("uid"), user.get("gid"), *(groups if isinstance(groups, list) else ())]
         uid, gid, *others = [it if isinstance(it, int) and 0 <= it < _INVALID_ID else 0 for it in ids]
-        return User(uid, gid, tuple(others))
+        return uid, gid, tuple(others)
 
     def has_user_namespace(self) -> bool:
         namespaces = self._part("linux.namespaces", list)

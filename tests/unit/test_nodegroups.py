@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,9 +12,15 @@ from hypothesis import strategies as st
 from oci_gpu_hook.operations import Device
 from oci_gpu_hook.planning import nodegroups
 from oci_gpu_hook.planning.plan import Provision
-from oci_gpu_hook.request.bundle import Bundle, User
+from oci_gpu_hook.request.bundle import Bundle
 
 VIDEO = 44
+
+
+class User(NamedTuple):
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
 
 
 def node(mode: int = 0o660, uid: int = 0, gid: int = VIDEO, source: str = "", path: str = "/dev/dri/card0") -> Device:
