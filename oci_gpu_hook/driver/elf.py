@@ -12,7 +12,6 @@ from struct import Struct
 
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.descriptors import closing, exactly
-from oci_gpu_hook.record import NamedTuple
 
 # Real libraries have about ten program headers and a few KiB of dynamic section; a SONAME is a file's name (NAME_MAX).
 _MAX_SEGMENTS, _MAX_NEEDED = 512, 512
@@ -24,39 +23,33 @@ _PT_LOAD, _PT_DYNAMIC = 1, 2
 _DT_NULL, _DT_NEEDED, _DT_STRTAB, _DT_SONAME = 0, 1, 5, 14
 
 
-class Identity(NamedTuple):
-    """Word size in bits, e_machine (62 is x86_64, 183 aarch64), and SONAME, as os.fsdecode gives it, or None."""
-
-    bits: int
-    machine: int
-    soname: str | None
-
-
 # Of each word size, in formats of `struct`: e_machine, e_phoff, e_phentsize, e_phnum of the header; p_type, p_offset,
 # p_vaddr, p_filesz of a program header; d_tag, d_val of an entry of the dynamic section.
 _LAYOUTS = {1: (32, "18xH8xI10xHH6x", "III4xI12x", "iI"), 2: (64, "18xH12xQ14xHH6x", "I4xQQ8xQ16x", "qQ")}
 _BYTE_ORDERS = {1: "<", 2: ">"}
 
 
-def identity_of(host: HostRoot, path: str) -> Identity | None:
-    """None if the file is not an ELF file, or contradicts itself."""
+def identity_of(host: HostRoot, path: str) -> tuple[tuple[int, int], str] | None:
+    """e_machine (62 is x86_64, 183 aarch64) and word size in bits; and SONAME, as os.fsdecode gives it, "" for none.
+    None if the file is not an ELF file, or contradicts itself.
+    """
     try:
-        bits, machine, names = _parsed(host, path, _DT_SONAME, 1)
+        kind, names = _parsed(host, path, _DT_SONAME, 1)
     except (ValueError, OSError):
         return None
     # Of several SONAMEs the last counts, as in glibc.
-    return Identity(bits, machine, b"".join(names).decode("utf-8", "surrogateescape") or None)
+    return kind, b"".join(names).decode("utf-8", "surrogateescape")
 
 
 def needs_of(host: HostRoot, path: str) -> list[str]:
     try:
-        return [name.decode() for name in _parsed(host, path, _DT_NEEDED, _MAX_NEEDED)[2]]
+        return [name.decode() for name in _parsed(host, path, _DT_NEEDED, _MAX_NEEDED)[1]]
     except (ValueError, OSError):
         return []
 
 
-def _parsed(host: HostRoot, path: str, tag: int, most: int) -> tuple[int, int, list[bytes]]:
-    """Word size, e_machine, and the names in the last entries with this tag."""
+def _parsed(host: HostRoot, path: str, tag: int, most: int) -> tuple[tuple[int, int], list[bytes]]:
+    """e_machine and word size, and the names in the last entries with this tag."""
     with closing(host.open(path, posix.O_RDONLY | posix.O_NONBLOCK)) as fd:
         head = posix.pread(fd, _HEADER_SIZE, 0)
         if not head.startswith(_MAGIC) or len(head) <= 5 or head[4] not in _LAYOUTS or head[5] not in _BYTE_ORDERS:
@@ -69,7 +62,7 @@ def _parsed(host: HostRoot, path: str, tag: int, most: int) -> tuple[int, int, l
         if count and (entry_size != segment.size or count > _MAX_SEGMENTS):
             raise ValueError("program headers that make no sense")
         segments = [*segment.iter_unpack(exactly(fd, offset, count * segment.size))]
-        return bits, machine, _names(fd, segments, dynamic, tag, most)
+        return (machine, bits), _names(fd, segments, dynamic, tag, most)
 
 
 def _names(fd: int, segments: list[tuple[int, int, int, int]], entry: Struct, wanted: int, most: int) -> list[bytes]:

@@ -194,15 +194,15 @@ def _first_library(
     driver: Driver, name: str, capabilities: tuple[str, ...], places: list[tuple[str, str]], flags: int
 ) -> dict[Library, str]:
     for path, file in places:
-        identity = elf.identity_of(driver.root, path)
-        if identity is None or ldcache.FLAGS.get((identity.machine, identity.bits)) != flags:
+        kind, soname = elf.identity_of(driver.root, path) or ((0, 0), "")
+        if ldcache.FLAGS.get(kind) != flags:
             continue
-        soname = identity.soname or file
+        soname = soname or file
         names = [file, soname, catalogue.OTHER_NAMES.get(name, file)]
         if _are_same(driver.root, f"{path.rpartition('/')[0]}/{name}.so", path):
             names.append(f"{name}.so")
         called = tuple(dict.fromkeys(names))
-        library = Library(driver.source(path), file, soname, called, flags, identity.bits, "", capabilities)
+        library = Library(driver.source(path), file, soname, called, flags, kind[1], "", capabilities)
         found = {library: path}
         for of, other, other_name, bringing in catalogue.ELSEWHERE:
             if of == name:

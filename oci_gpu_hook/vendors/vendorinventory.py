@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     See = Callable[[str], object]
 
 # See `inventory.HEADING`.
-HEADING = b"oci-gpu-hook vendors 63572138\n"
+HEADING = b"oci-gpu-hook vendors 2df69109\n"
 PREFIX = "vendor."
 
 LARGEST_FILE = 1 << 20

@@ -212,9 +212,8 @@ class Survey:
         if identified is None:
             self._add_file(group, "", path)
             return
-        flags = ldcache.FLAGS.get((identified.machine, identified.bits))
-        file, name = real.rpartition("/")[2], path.rpartition("/")[2]
-        soname = identified.soname or file
+        flags, file, name = ldcache.FLAGS.get(identified[0]), real.rpartition("/")[2], path.rpartition("/")[2]
+        soname = identified[1] or file
         if flags is None or flags != self._flags or not soname.isprintable():
             return  # of another architecture or word size: its names are not this machine's
         new = Library(real, file, soname, (file, soname), flags, 64, "", (group,), into)
@@ -261,7 +260,7 @@ class Survey:
         given = [path for path in there if not self._fault(path)]
         for path in given:
             found = elf.identity_of(self._host, path)
-            if found and ldcache.FLAGS.get((found.machine, found.bits)) == self._flags:
+            if found and ldcache.FLAGS.get(found[0]) == self._flags:
                 return path
         return "" if given else next(iter(there), "")
 

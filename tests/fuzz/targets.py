@@ -339,7 +339,7 @@ def _ld_so_cache(data: bytes) -> None:
 def _elf(data: bytes) -> None:
     (SCRATCH / "elf").write_bytes(data)
     found = elf.identity_of(root_at(Path("/")), str(SCRATCH / "elf"))
-    assert found is None or found.bits in (32, 64)
+    assert found is None or found[0][1] in (32, 64)
 
 
 _CUDA = SCRATCH / "cuda" / "opt"

@@ -14,14 +14,14 @@ from unittest import mock
 
 import pytest
 
-from oci_gpu_hook.driver.elf import Identity, identity_of, needs_of
+from oci_gpu_hook.driver.elf import identity_of, needs_of
 from oci_gpu_hook.host.root import HostRoot
 from tests.unit import hosts
 
 CC = shutil.which("cc")
 
 
-def identified(data: bytes) -> Identity | None:
+def identified(data: bytes) -> tuple[tuple[int, int], str] | None:
     with tempfile.NamedTemporaryFile() as file:
         file.write(data)
         file.flush()
@@ -40,12 +40,12 @@ def elf(strings: bytes = STRINGS, **more: Any) -> bytes:
 @pytest.mark.parametrize("machine", [3, 183])
 def test_word_size_machine_and_soname_are_read(bits: int, order: str, machine: int) -> None:
     data = elf(machine=machine, bits=bits, order=order)
-    assert identified(data) == Identity(bits, machine, "libcuda.so.1")
+    assert identified(data) == ((machine, bits), "libcuda.so.1")
 
 
 def test_a_file_without_a_soname_has_none() -> None:
-    assert identified(elf(tags=((5, 0x11000),))) == Identity(64, 62, None)
-    assert identified(elf(tags=((14, 0), (5, 0x11000)))) == Identity(64, 62, None)
+    assert identified(elf(tags=((5, 0x11000),))) == ((62, 64), "")
+    assert identified(elf(tags=((14, 0), (5, 0x11000)))) == ((62, 64), "")
 
 
 def test_the_libraries_that_a_file_needs_are_read(tmp_path: Path) -> None:
@@ -59,19 +59,18 @@ def test_the_libraries_that_a_file_needs_are_read(tmp_path: Path) -> None:
 
 def test_only_the_dynamic_section_gives_the_soname() -> None:
     strings = struct.pack("<QQ", 14, 17) + STRINGS
-    assert identified(elf(strings=strings, tags=((5, 0x11000),))) == Identity(64, 62, None)
+    assert identified(elf(strings=strings, tags=((5, 0x11000),))) == ((62, 64), "")
 
 
 def test_a_soname_that_is_no_utf_8_comes_as_surrogates() -> None:
     identity = identified(elf(strings=b"\0lib\xff.so\0"))
-    assert identity and identity.soname
-    assert os.fsencode(identity.soname) == b"lib\xff.so"
+    assert identity and os.fsencode(identity[1]) == b"lib\xff.so"
 
 
 def test_only_a_few_kilobytes_of_a_large_library_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     pread = mock.Mock(wraps=os.pread)
     monkeypatch.setattr("posix.pread", pread)
-    assert identified(elf(STRINGS + bytes(1 << 20), offset=1 << 24)) == Identity(64, 62, "libcuda.so.1")
+    assert identified(elf(STRINGS + bytes(1 << 20), offset=1 << 24)) == ((62, 64), "libcuda.so.1")
     assert 0 < sum([call.args[1] for call in pread.call_args_list]) < 4096
 
 
@@ -84,9 +83,8 @@ def test_a_library_of_the_compiler_is_identified(tmp_path: Path, linker: str) ->
     if subprocess.run(command, cwd=tmp_path, capture_output=True).returncode:
         pytest.skip(f"this compiler has no {linker}")
     own = identified(Path("/proc/self/exe").read_bytes())
-    assert own and own.bits == struct.calcsize("P") * 8
-    expected = own._replace(soname="libnvidia-ml.so.1")
-    assert identified((tmp_path / "a.so").read_bytes()) == expected
+    assert own and own[0][1] == struct.calcsize("P") * 8
+    assert identified((tmp_path / "a.so").read_bytes()) == (own[0], "libnvidia-ml.so.1")
 
 
 SOUND = elf()
