@@ -16,11 +16,8 @@ def decimal(text: str, most: int = 10**9 - 1) -> int | None:
 
 
 def beginning(text: str) -> tuple[int, ...]:
-    """The numbers of the version that a text begins with: 5, 14 and 0 of ``5.14.0-503.el9``."""
-    parts = text[: len(text) - len(text.lstrip("0123456789."))].split(".")
-    numbers = [decimal(part) for part in parts]
-    end = numbers.index(None) if None in numbers else len(numbers)
-    return tuple([number for number in numbers[:end] if number is not None])
+    """The numbers of the version that a text begins with: 5, 14 and 0 of ``5.14.0-503.el9``; () for none."""
+    return decimals(text[: len(text) - len(text.lstrip("0123456789."))].rstrip("."))
 
 
 def decimals(text: str, most: int = 10**9 - 1) -> tuple[int, ...]:
