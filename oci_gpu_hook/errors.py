@@ -18,11 +18,12 @@ class HookError(Exception):
     """An error that stops the container's start."""
 
     exit_code = OUR_BUG
+    hint = ""
 
     def __init__(self, message: str, hint: str = "", *, most: int = LONGEST) -> None:
         self.message = plain(message, most)
         super().__init__(self.message)
-        self.hint = hint
+        self.hint = hint or self.hint
 
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message
@@ -38,6 +39,7 @@ class BundleError(HookError):
     """The state or bundle is wrong: the engine or runtime must act."""
 
     exit_code = 3
+    hint = "the container engine or runtime must fix it"
 
 
 class ConfigError(HookError):

@@ -14,7 +14,7 @@ from oci_gpu_hook.report.progress import Progress
 from oci_gpu_hook.request import sources
 from oci_gpu_hook.request.bundle import read_bundle
 from oci_gpu_hook.request.settings import Settings
-from oci_gpu_hook.request.state import ENGINE_HINT, ExcessError, State, read_state
+from oci_gpu_hook.request.state import ExcessError, State, read_state
 
 _STDIN = 0
 _READ_BEFORE = b"OCI_GPU_HOOK_STATE"  # what hooks.d/oci-gpu-hook has read of stdin
@@ -52,7 +52,7 @@ def main(stage: str, arguments: list[str]) -> int:
 
 
 def _read_state() -> State:
-    alarm.begin(BundleError(f"the state on stdin does not end within {alarm.SECONDS} seconds", ENGINE_HINT))
+    alarm.begin(BundleError(f"the state on stdin does not end within {alarm.SECONDS} seconds"))
     try:
         return read_state(_STDIN, posix.environ.get(_READ_BEFORE, b""))
     finally:
@@ -87,7 +87,7 @@ def start(progress: Progress, state: State, options: Options, stage: str = "") -
         state = progress.state = state._replace(bundle=crun.bundle_of(state))
         if not state.bundle:
             missing = "the runtime says that the bundle is '/', and keeps it nowhere that is known"
-            _not_known(progress, options, BundleError(missing, ENGINE_HINT))
+            _not_known(progress, options, BundleError(missing))
             return
     bundle = read_bundle(state.bundle)
     if stage == "createRuntime" and options.spec is None and asking.is_served(bundle):

@@ -10,7 +10,6 @@ from oci_gpu_hook.errors import BundleError
 from oci_gpu_hook.kernel import mountinfo, procfile, syscalls
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.record import NamedTuple
-from oci_gpu_hook.request.state import ENGINE_HINT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ def find(process: Process | None, container_id: str, *, is_needed: bool = True) 
     except OSError as err:
         why = f"the container's device cgroup cannot be found: {err}"
         if is_needed:
-            raise BundleError(why, ENGINE_HINT) from err
+            raise BundleError(why) from err
         return DeviceCgroup(reason=why)
 
 

@@ -9,7 +9,6 @@ import posix
 
 from oci_gpu_hook.errors import BundleError
 from oci_gpu_hook.kernel import procfile
-from oci_gpu_hook.request.state import ENGINE_HINT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ class Process:
         for other, whose in (("self", "this hook's own"), ("1", "the host's")):
             may_share = is_caller and (other == "self" or self.in_user_namespace())
             if mounts == _inode(f"/proc/{other}/ns/mnt") and not may_share:
-                raise BundleError(f"the container's process {pid} is in {whose} mount namespace", ENGINE_HINT)
+                raise BundleError(f"the container's process {pid} is in {whose} mount namespace")
 
     @classmethod
     def caller(cls) -> Process:
@@ -75,7 +74,7 @@ class Process:
             raise self._unseen(err) from err
 
     def _unseen(self, err: OSError) -> BundleError:
-        return BundleError(f"the container's process {self.pid} cannot be looked into: {err.strerror}", ENGINE_HINT)
+        return BundleError(f"the container's process {self.pid} cannot be looked into: {err.strerror}")
 
 
 def _inode(path: str) -> int:

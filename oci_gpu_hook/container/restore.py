@@ -14,7 +14,6 @@ from oci_gpu_hook.errors import BundleError
 from oci_gpu_hook.host.source import open_source
 from oci_gpu_hook.kernel.descriptors import closing, reopened
 from oci_gpu_hook.kernel.filetypes import is_open_to_others, is_regular, is_same
-from oci_gpu_hook.request.state import ENGINE_HINT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,8 +42,7 @@ def prove(process: Process, root_fd: int) -> None:
                 return
     except OSError:
         pass
-    why = f"the state says that the container is stopped, and process {process.pid} is not root's CRIU"
-    raise BundleError(why, ENGINE_HINT)
+    raise BundleError(f"the state says that the container is stopped, and process {process.pid} is not root's CRIU")
 
 
 def dumped(process: Process) -> frozenset[Number]:

@@ -17,7 +17,6 @@ from oci_gpu_hook.kernel import mountinfo, procfile, syscalls
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.kernel.filetypes import is_link, is_same
 from oci_gpu_hook.record import NamedTuple
-from oci_gpu_hook.request.state import ENGINE_HINT
 
 _FOLDER = posix.O_PATH | posix.O_DIRECTORY
 # Each procfs has this folder, over which ours is mounted in part.  The kernel lets no process make things in a procfs.
@@ -185,7 +184,7 @@ def _open(path: str, process: Process | None) -> int:
         try:
             return syscalls.openat2(start, path, _FOLDER, resolve=syscalls.RESOLVE_BELOW)
         except OSError as err:
-            raise BundleError(f"the container's root {path} cannot be opened: {err.strerror}", ENGINE_HINT) from err
+            raise BundleError(f"the container's root {path} cannot be opened: {err.strerror}") from err
 
 
 def _is_here_too(fd: int, path: str) -> bool:
@@ -224,4 +223,4 @@ def _is_users_own(root_fd: int) -> bool:
 
 
 def _not_the_root(path: str, why: str) -> BundleError:
-    return BundleError(f"what lies at {path} is not the container's root: {why}", ENGINE_HINT)
+    return BundleError(f"what lies at {path} is not the container's root: {why}")

@@ -13,7 +13,6 @@ from oci_gpu_hook.formats.contexts import Context, Level, MalformedContext, meet
 from oci_gpu_hook.operations import Relabel
 from oci_gpu_hook.planning.plan import Labels
 from oci_gpu_hook.request.settings import Settings
-from oci_gpu_hook.request.state import ENGINE_HINT
 
 _LEFT_ALONE = {
     ipc.LINK: "the image's {} is a link",
@@ -83,4 +82,4 @@ def _parsed(text: str, where: str) -> Context:
     try:
         return parse_context(text)
     except MalformedContext as err:
-        raise BundleError(f"{where} {quoted(text)} is not an SELinux context: {err}", ENGINE_HINT) from err
+        raise BundleError(f"{where} {quoted(text)} is not an SELinux context: {err}") from err

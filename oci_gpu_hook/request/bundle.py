@@ -9,7 +9,7 @@ from oci_gpu_hook.errors import BundleError
 from oci_gpu_hook.formats.decimal import decimal
 from oci_gpu_hook.formats.devicerule import DeviceRule
 from oci_gpu_hook.record import NamedTuple
-from oci_gpu_hook.request.state import ENGINE_HINT, ExcessError, checked_path, open_file, read_object
+from oci_gpu_hook.request.state import ExcessError, checked_path, open_file, read_object
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class Bundle(NamedTuple):
         return value
 
     def _wrong_shape(self, what: str) -> BundleError:
-        return BundleError(f"{self.path}/config.json is of the wrong shape: {what}", ENGINE_HINT)
+        return BundleError(f"{self.path}/config.json is of the wrong shape: {what}")
 
 
 def read_bundle(path: str, opened: Callable[[str], int] = open_file) -> Bundle:

@@ -11,8 +11,6 @@ from oci_gpu_hook.errors import BundleError, quoted
 from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.record import NamedTuple
 
-ENGINE_HINT = "the container engine or runtime must fix it"
-
 # An engine copies a pod's annotations into both documents, of which Kubernetes takes 256 KiB; and the kernel takes some
 # MiB of environment.  A document of the largest size may have a value in every twenty bytes: each takes a hundred.
 _LARGEST_STATE, _LARGEST_CONFIG, _BYTES_OF_VALUE = 2 << 20, 4 << 20, 20
@@ -25,7 +23,7 @@ class ExcessError(BundleError):
     """The state or config.json has more than any engine writes.  read: the pieces of it that were read."""
 
     def __init__(self, message: str, read: list[bytes]) -> None:
-        super().__init__(message, ENGINE_HINT)
+        super().__init__(message)
         self._read = read
 
     def may_ask(self, variables: tuple[str, ...]) -> bool:
@@ -57,15 +55,15 @@ def read_state(fd: int, head: bytes = b"") -> State:
     document = object_of(read_bytes(fd, what, head, _LARGEST_STATE), what, _LARGEST_STATE)
     bundle, pid = document.get("bundle", document.get("bundlePath")), document.get("pid")
     if not isinstance(bundle, str) or not bundle.startswith("/"):
-        raise BundleError(f"{what} has no absolute path as 'bundle'", ENGINE_HINT)
+        raise BundleError(f"{what} has no absolute path as 'bundle'")
     if not isinstance(pid, int) or isinstance(pid, bool) or pid <= 0:
-        raise BundleError(f"{what} has no 'pid' above 0", ENGINE_HINT)
+        raise BundleError(f"{what} has no 'pid' above 0")
     container_id = document.get("id", "")
     if not isinstance(container_id, str) or len(container_id) > _LONGEST_ID:
-        raise BundleError(f"the 'id' in {what} is not a string of {_LONGEST_ID} characters or less", ENGINE_HINT)
+        raise BundleError(f"the 'id' in {what} is not a string of {_LONGEST_ID} characters or less")
     annotations = document.get("annotations") or {}
     if not isinstance(annotations, dict) or not all([isinstance(value, str) for value in annotations.values()]):
-        raise BundleError(f"'annotations' in {what} is not an object of strings", ENGINE_HINT)
+        raise BundleError(f"'annotations' in {what} is not an object of strings")
     return State(container_id, pid, checked_path(bundle), annotations, status=str(document.get("status", "")))
 
 
@@ -74,7 +72,7 @@ def open_file(name: str, flags: int = posix.O_NONBLOCK) -> int:
     try:
         return posix.open(name, posix.O_RDONLY | posix.O_CLOEXEC | flags)
     except OSError as err:
-        raise BundleError(f"cannot open {name}: {err.strerror}", ENGINE_HINT) from err
+        raise BundleError(f"cannot open {name}: {err.strerror}") from err
 
 
 def read_object(name: str, fd: int) -> dict[str, object]:
@@ -92,9 +90,9 @@ def object_of(data: bytes, what: str, largest: int = _LARGEST_CONFIG) -> dict[st
     try:
         document = jsontext.loads(data)
     except ValueError as err:
-        raise BundleError(f"{what} is not JSON: {str(err)[:200]}", ENGINE_HINT) from err
+        raise BundleError(f"{what} is not JSON: {str(err)[:200]}") from err
     if not isinstance(document, dict):
-        raise BundleError(f"{what} is not a JSON object", ENGINE_HINT)
+        raise BundleError(f"{what} is not a JSON object")
     return document
 
 
@@ -108,7 +106,7 @@ def read_bytes(fd: int, what: str, head: bytes = b"", largest: int = _LARGEST_CO
             if size > largest:
                 raise ExcessError(f"{what} is larger than {largest >> 20} MiB", pieces)
     except OSError as err:
-        raise BundleError(f"cannot read {what}: {err.strerror}", ENGINE_HINT) from err
+        raise BundleError(f"cannot read {what}: {err.strerror}") from err
     return b"".join(pieces)
 
 
@@ -118,4 +116,4 @@ def checked_path(text: str) -> str:
             return text
     except UnicodeEncodeError:
         pass
-    raise BundleError(f"{quoted(text)} cannot be a path", ENGINE_HINT)
+    raise BundleError(f"{quoted(text)} cannot be a path")

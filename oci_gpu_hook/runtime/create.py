@@ -16,7 +16,7 @@ from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.kernel.descriptors import closing, replace
 from oci_gpu_hook.kernel.filetypes import is_regular, stamp
 from oci_gpu_hook.report import sentence
-from oci_gpu_hook.request.state import ENGINE_HINT, ExcessError, State, object_of, open_file, read_bytes, read_object
+from oci_gpu_hook.request.state import ExcessError, State, object_of, open_file, read_bytes, read_object
 
 _STAGE = "createRuntime"
 # Hooks that do the job, by their names, ours and NVIDIA's; and at these stages: later they have nothing to do.
@@ -49,11 +49,11 @@ def add_hook(config: str, hook: str) -> None:
     with closing(open_file(config, posix.O_NONBLOCK | posix.O_NOFOLLOW)) as fd:
         before = posix.fstat(fd)
         if not is_regular(before):
-            raise BundleError(f"{config} is not a regular file", ENGINE_HINT)
+            raise BundleError(f"{config} is not a regular file")
         data = read_bytes(fd, config)
     hooks = object_of(data, config).get("hooks") or {}
     if not isinstance(hooks, dict) or not all([it is None or isinstance(it, list) for it in hooks.values()]):
-        raise BundleError(f"{config} is of the wrong shape: hooks has no lists", ENGINE_HINT)
+        raise BundleError(f"{config} is of the wrong shape: hooks has no lists")
     there = [it for stage in _STAGES_OF_THE_JOB for it in hooks.get(stage) or () if isinstance(it, dict)]
     doing = [it.get("args") for it in there if str(it.get("path")).rpartition("/")[2] in _DO_THE_JOB]
     by_cdi = [words for words in doing if isinstance(words, list) and any([f"{it}"[:5] == "--cdi" for it in words])]
@@ -107,7 +107,7 @@ def _replace(config: str, before: posix.stat_result, data: bytes) -> None:
         posix.fchown(fd, before.st_uid, before.st_gid)
         posix.fchmod(fd, before.st_mode & 0o7777)
         if stamp(posix.stat(config)) != stamp(before):
-            raise BundleError(f"{config} was changed while the hook was added", ENGINE_HINT)
+            raise BundleError(f"{config} was changed while the hook was added")
 
     try:
         replace(config, data, new, ready)
