@@ -13,6 +13,7 @@ from oci_gpu_hook.driver.proc import Gpu
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_character_device, is_folder
 from oci_gpu_hook.record import NamedTuple
+from oci_gpu_hook.request.words import FEATURES
 
 CONTROL = "/dev/nvidiactl"
 MODESET = "/dev/nvidia-modeset"
@@ -25,14 +26,8 @@ DRM_MAJOR = 226
 
 _PERMISSIONS, _DEFAULT_MODE = 0o7777, 0o666
 
-# Families of nodes that other drivers make: the folders to look in, and how the nodes' names begin.
-_OF_OTHER_DRIVERS = {
-    "nvswitch": (("/dev", "nvidia-nvswitch"),),
-    "gds": (("/dev", "nvidia-fs"),),
-    "gdrcopy": (("/dev", "gdrdrv"),),
-    "mofed": (("/dev/infiniband", "uverbs"), ("/dev/infiniband", "rdma_cm")),
-}
-FAMILIES = ("modeset", "caps", "imex", "dri", *_OF_OTHER_DRIVERS)
+# The last ones are of other drivers.
+FAMILIES = ("modeset", "caps", "imex", "dri", *[feature.name for feature in FEATURES])
 
 # Socket, or folder of sockets, and the capability whose libraries use it.
 IPC_PATHS = (
@@ -181,7 +176,7 @@ def _drm(host: HostRoot, gpu: Gpu) -> list[DeviceNode]:
 
 
 def _nodes_of_other_drivers(host: HostRoot, family: str) -> list[DeviceNode]:
-    places = _OF_OTHER_DRIVERS[family]
-    paths = [f"{at}/{name}" for at, start in places for name in host.names(at) if name.startswith(start)]
+    places = [path.rstrip("*").rpartition("/") for it in FEATURES if it.name == family for path in it.devices]
+    paths = [f"{at}/{name}" for at, _, start in places for name in host.names(at) if name.startswith(start)]
     numbers = [(path, status.st_rdev) for path in paths if (status := host.stat(path)) and is_character_device(status)]
     return [device(host, path, posix.major(number), posix.minor(number), family) for path, number in numbers]

@@ -110,7 +110,7 @@ def nodes(request: Request, selection: Selection, inventory: DriverInventory) ->
 def absent_features(request: Request, inventory: DriverInventory) -> list[str]:
     families = {node.family for node in inventory.devices}
     lacking = [it for it in FEATURES if it.name in request.features and it.name not in families]
-    absent = [f"{it.variable}=enabled brings nothing: this host has no {it.devices}" for it in lacking]
+    absent = [f"{it.variable}=enabled brings nothing: this host has no {it.devices[0]}" for it in lacking]
     if request.imex_channels == (ALL,) and "imex" not in families:
         absent.append("asking for all IMEX channels brings nothing: this host has none")
     return absent

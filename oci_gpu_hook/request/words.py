@@ -29,18 +29,18 @@ DEFAULT_CAPABILITIES = ("utility", "compute")
 
 
 class Feature(NamedTuple):
-    """What a container can ask for beside GPUs: its CDI class, its variable, and its nodes, for people."""
+    """What a container can ask for beside GPUs: its CDI class, its variable, and how its nodes' paths begin."""
 
     name: str
     variable: str
-    devices: str
+    devices: tuple[str, ...]
 
 
 FEATURES = (
-    Feature("gds", "NVIDIA_GDS", "/dev/nvidia-fs*"),
-    Feature("mofed", "NVIDIA_MOFED", "/dev/infiniband/uverbs*"),
-    Feature("gdrcopy", "NVIDIA_GDRCOPY", "/dev/gdrdrv"),
-    Feature("nvswitch", "NVIDIA_NVSWITCH", "/dev/nvidia-nvswitch*"),
+    Feature("gds", "NVIDIA_GDS", ("/dev/nvidia-fs*",)),
+    Feature("mofed", "NVIDIA_MOFED", ("/dev/infiniband/uverbs*", "/dev/infiniband/rdma_cm")),
+    Feature("gdrcopy", "NVIDIA_GDRCOPY", ("/dev/gdrdrv",)),
+    Feature("nvswitch", "NVIDIA_NVSWITCH", ("/dev/nvidia-nvswitch*",)),
 )
 
 # Who can fix a request, as the end of a sentence.

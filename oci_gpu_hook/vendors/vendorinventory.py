@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     See = Callable[[str], object]
 
 # See `inventory.HEADING`.
-HEADING = b"oci-gpu-hook vendors 2df69109\n"
+HEADING = b"oci-gpu-hook vendors f3e18459\n"
 PREFIX = "vendor."
 
 LARGEST_FILE = 1 << 20

@@ -15,6 +15,7 @@ import pytest
 
 from oci_gpu_hook.driver import catalogue, nodes, proc
 from oci_gpu_hook.formats import glob
+from oci_gpu_hook.request.words import FEATURES
 from oci_gpu_hook.vendors import vendorrules, wsl
 from oci_gpu_hook.vendors.tegra import parse_csv
 from tests.gpunode import catalogue as simulated_catalogue
@@ -121,7 +122,7 @@ def test_the_product_names_what_the_kernel_has() -> None:
 def test_the_product_knows_each_node_of_the_drivers() -> None:
     stems = [nodes.CONTROL, nodes.MODESET, nodes.UVM, nodes.UVM_TOOLS]
     stems += [f"{nodes.CAPS_FOLDER}/nvidia-cap", f"{nodes.IMEX_FOLDER}/channel", "/dev/nvidia"]
-    stems += [f"{at}/{start}" for families in nodes._OF_OTHER_DRIVERS.values() for at, start in families]
+    stems += [path.rstrip("*") for feature in FEATURES for path in feature.devices]
     for name in numbered("node"):
         known = any([f"/dev/{name.partition('{')[0]}" == stem for stem in stems]) or name == "nvidia-nvswitchctl"
         assert known != (name in NOT_GIVEN), name
