@@ -203,7 +203,7 @@ def explain(denials: tuple[Denial, ...]) -> tuple[Denial, ...]:
         try:
             source = contexts.parse_context(denial.source)
             target = contexts.parse_context(denial.target)
-        except contexts.MalformedContext:
+        except ValueError:
             continue
         cause, remedy = _explanation(denial, source, target)
         if cause:

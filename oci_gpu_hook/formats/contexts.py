@@ -15,10 +15,6 @@ _MAX, _LONGEST = 1 << 16, 4096
 _NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-")
 
 
-class MalformedContext(ValueError):
-    """A text that is not a context; the message says why."""
-
-
 class Level(NamedTuple):
     sensitivity: int
     categories: frozenset[int]
@@ -58,26 +54,26 @@ class Context(NamedTuple):
 
 
 def parse_context(text: str) -> Context:
-    """MalformedContext for any other text."""
+    """ValueError for any other text."""
     parts = text.split(":", 3)
     if len(parts) < 3 or not all([name and _NAME.issuperset(name) for name in parts[:3]]):
-        raise MalformedContext("it is not of the form user:role:type:level")
+        raise ValueError("it is not of the form user:role:type:level")
     user, role, kind, *level = parts
     if not level:
         return Context(user, role, kind, None, None)
     low, dash, high = level[0].partition("-")
     first, last = parse_level(low), parse_level(high) if dash else None
     if last is not None and not last.dominates(first):
-        raise MalformedContext("the end of its range does not dominate the start")
+        raise ValueError("the end of its range does not dominate the start")
     return Context(user, role, kind, first, last)
 
 
 def parse_level(text: str) -> Level:
-    """Such as ``s0:c1,c4.c6``; MalformedContext for any other text."""
+    """Such as ``s0:c1,c4.c6``; ValueError for any other text."""
     sensitivity, colon, categories = text.partition(":")
     # The kernel takes no longer context than a page (PAGE_SIZE, security/selinux/selinuxfs.c).
     if len(categories) > _LONGEST:
-        raise MalformedContext("its level is too long")
+        raise ValueError("its level is too long")
     numbers: set[int] = set()
     named = 0
     for item in categories.split(",") if colon else ():
@@ -85,10 +81,10 @@ def parse_level(text: str) -> Level:
         start = _number("c", first)
         end = _number("c", last) if dot else start
         if end < start:
-            raise MalformedContext("a range of categories runs backwards")
+            raise ValueError("a range of categories runs backwards")
         named += end + 1 - start
         if named > _MAX:
-            raise MalformedContext("its level names categories many times")
+            raise ValueError("its level names categories many times")
         numbers.update(range(start, end + 1))
     return Level(_number("s", sensitivity), frozenset(numbers))
 
@@ -102,5 +98,5 @@ def meet(levels: list[Level]) -> Level:
 def _number(letter: str, text: str) -> int:
     number = decimal(text[1:], _MAX - 1)
     if not text.startswith(letter) or number is None:
-        raise MalformedContext(f"its level has something that is not {letter} and a number below {_MAX}")
+        raise ValueError(f"its level has something that is not {letter} and a number below {_MAX}")
     return number

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from oci_gpu_hook.container import ipc
 from oci_gpu_hook.errors import BundleError, RequestError, quoted
-from oci_gpu_hook.formats.contexts import Context, Level, MalformedContext, meet, parse_context
+from oci_gpu_hook.formats.contexts import Context, Level, meet, parse_context
 from oci_gpu_hook.operations import Relabel
 from oci_gpu_hook.planning.plan import Labels
 from oci_gpu_hook.request.settings import Settings
@@ -81,5 +81,5 @@ def _fixed(mount: ipc.IpcMount, context: Context, process_label: str, settings: 
 def _parsed(text: str, where: str) -> Context:
     try:
         return parse_context(text)
-    except MalformedContext as err:
+    except ValueError as err:
         raise BundleError(f"{where} {quoted(text)} is not an SELinux context: {err}") from err

@@ -449,7 +449,7 @@ def _proc_files(value: tuple[str, list[str]]) -> None:
 
 
 def _label(text: str) -> None:
-    with suppress(contexts.MalformedContext):
+    with suppress(ValueError):
         str(contexts.parse_context(text))
 
 

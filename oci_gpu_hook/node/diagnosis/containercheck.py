@@ -174,7 +174,7 @@ def _labels(seen: Seen, restart: Remedy) -> Finding:
     try:
         process = contexts.parse_context(seen.process_label).clearance
         shm = contexts.parse_context(seen.shm_label).low
-    except contexts.MalformedContext as err:
+    except ValueError as err:
         return warned("/dev/shm", f"its label cannot be read: {err}", "oci-gpu-hook", "selinux", "status")
     if process is not None and shm is not None and not process.dominates(shm):
         text = f"bears {seen.shm_label}, and the process {seen.process_label}: semaphores fail"
