@@ -129,7 +129,7 @@ def _of_platform(host: HostRoot) -> tuple[dict[str, Any], list[str], list[str]] 
     more = [
         *_given([(*_node_row(node), group) for node, group in given], (*inventory.libraries, *inventory.cached)),
         *section("files and folders", [(it.path, ", ".join(it.capabilities)) for it in inventory.files], "none"),
-        *section("links", [(link.path, f"-> {link.to}") for link in inventory.links]),
+        *section("links", [(path, f"-> {text}") for path, text in inventory.links]),
         *sentences("left out", left_out),
     ]
     return said, [f"driver {title}, by {proof}", *faults], more
@@ -152,7 +152,7 @@ def _document(found: VendorState) -> dict[str, Any]:
         "common": [_node(*item) for item in found.common],
         "libraries": (*inventory.libraries, *inventory.cached),
         "files": inventory.files,
-        "links": inventory.links,
+        "links": [{"path": path, "to": text} for path, text in inventory.links],
         "lacking": found.lacking(),
         "faults": found.faults,
     }

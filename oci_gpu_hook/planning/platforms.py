@@ -24,8 +24,9 @@ from oci_gpu_hook.vendors import platform, vendorhost, vendorrules
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from oci_gpu_hook.planning.plan import Reasoned
-    from oci_gpu_hook.vendors.vendorinventory import Link, See, Vendor
+    from oci_gpu_hook.vendors.vendorinventory import See, Vendor
 
+    Links = tuple[tuple[str, str], ...]
     Chosen = tuple[str, tuple[tuple[proc.Gpu, str], ...]]
 
 # The CUDA of each release of Jetson Linux, by NVIDIA's release notes: nothing on the host says it without a program.
@@ -98,7 +99,7 @@ def title(kind: str, found: vendorhost.VendorState) -> str:
     return release if kind == platform.TEGRA else platform.NAMES[kind]
 
 
-def joined(libraries: tuple[Library, ...], links: tuple[Link, ...]) -> tuple[tuple[Library, ...], tuple[Link, ...]]:
+def joined(libraries: tuple[Library, ...], links: Links) -> tuple[tuple[Library, ...], Links]:
     """Libraries with the links beside them as further names, and the other links.  An image built on a Jetson has empty
     files there: a name is mounted over one.  No name is a file of its own: Windows has no links, and so copies.
     """
@@ -106,11 +107,11 @@ def joined(libraries: tuple[Library, ...], links: tuple[Link, ...]) -> tuple[tup
     names = [[name for name in it.names if name == it.file or (it.folder, name) not in files] for it in libraries]
     known = {(library.folder, name): number for number, library in enumerate(libraries) for name in names[number]}
     others = []
-    for link in links:
-        folder, _, name = link.path.rpartition("/")
-        number = known.setdefault((folder, name), known.get((folder, link.to), -1))
+    for path, text in links:
+        folder, _, name = path.rpartition("/")
+        number = known.setdefault((folder, name), known.get((folder, text), -1))
         if number < 0:
-            others.append(link)
+            others.append((path, text))
         elif name not in names[number]:
             names[number].append(name)
     found = [library._replace(names=tuple(names[number])) for number, library in enumerate(libraries)]

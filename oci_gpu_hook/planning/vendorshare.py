@@ -46,7 +46,7 @@ def share(layout: Layout, request: Request, found: VendorState, process_type: st
         # Programs lie anywhere, and a folder may hold some.
         mounts.append(Mount(file.path, file.target, provision.READ_ONLY, False, reason, file.folder))
     sockets = [Service(path, path, 0, False, f"socket: {flag}, {group}") for path, group in found.sockets]
-    links = [Symlink(link.path, link.to, False, f"link: {flag}") for link in inventory.links]
+    links = [Symlink(path, text, False, f"link: {flag}") for path, text in inventory.links]
     links += provision.links(layout, tuple(nodes.items()), found.links)
     spare = [entry._replace(spare=True) for entry in provision.cache_entries(needed)]
     entries = (*provision.cache_entries([*placed, *cached]), *spare)

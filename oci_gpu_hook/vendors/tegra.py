@@ -16,7 +16,7 @@ from oci_gpu_hook.request.words import VISIBLE_DEVICES
 from oci_gpu_hook.vendors import folders, vendorrules
 from oci_gpu_hook.vendors.platform import BASE, KIND, TEGRA_RELEASE
 from oci_gpu_hook.vendors.vendorhost import refusal
-from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Group, Item, Link, Vendor
+from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Group, Item, Vendor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class _Listed:
         self._devices: dict[str, DevicePattern] = {}
         self._libraries: dict[str, Item] = {}
         self._files: dict[str, Item] = {}
-        self._links: dict[str, Link] = {}
+        self._links: dict[str, str] = {}
 
     def group(self, name: str) -> Group:
         for item in self._libraries.values():
@@ -123,9 +123,9 @@ class _Listed:
             for start, link, to in _LINKS_BESIDE:
                 path = f"{folder}/{link}"
                 if file.startswith(start) and path not in self._libraries:
-                    self._links.setdefault(path, Link(path, to or file))
+                    self._links.setdefault(path, to or file)
         devices, libraries, files = tuple(self._devices.values()), self._libraries.values(), self._files.values()
-        return Group(name, devices, tuple(libraries), tuple(files), links=tuple(self._links.values()))
+        return Group(name, devices, tuple(libraries), tuple(files), links=tuple(self._links.items()))
 
     def add(self, type: str, path: str) -> str:
         if not path:
@@ -161,20 +161,20 @@ class _Listed:
 
     def _add_file(self, path: str) -> str:
         """Add a file, and each link that leads to it by its own text, if it is on this host."""
-        chain: list[Link] = []
+        chain: dict[str, str] = {}
         end = path
         self._see(end.rpartition("/")[0])
-        while (text := self._root.link(end)) is not None and len(chain) < _MAX_LINKS:
-            chain.append(Link(end, text))
-            end = _joined(chain[-1])
+        while end not in chain and (text := self._root.link(end)) is not None and len(chain) < _MAX_LINKS:
+            chain[end] = text
+            end = _joined(end, text)
             self._see(end.rpartition("/")[0])
         status = self._root.stat(path)
         if status is None:
             return ""
-        for link in chain:
-            if why := vendorrules.fault_of_host_path(_joined(link)):
+        for link, text in chain.items():
+            if why := vendorrules.fault_of_host_path(_joined(link, text)):
                 return f"{quoted(path)} leads elsewhere: {why}"
-        self._links.update({link.path: link for link in chain})
+        self._links.update(chain)
         folder, _, name = end.rpartition("/")
         # A folder is there if a line of its own names it.
         if not is_folder(status) and self._root.stat(end) is not None:
@@ -185,10 +185,10 @@ class _Listed:
         return ""
 
 
-def _joined(link: Link) -> str:
-    folder = "" if link.to.startswith("/") else link.path.rpartition("/")[0]
+def _joined(link: str, text: str) -> str:
+    folder = "" if text.startswith("/") else link.rpartition("/")[0]
     parts: list[str] = []
-    for part in f"{folder}/{link.to}".split("/"):
+    for part in f"{folder}/{text}".split("/"):
         if part == "..":
             parts = parts[:-1]
         elif part not in ("", "."):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     See = Callable[[str], object]
 
 # See `inventory.HEADING`.
-HEADING = b"oci-gpu-hook vendors f3e18459\n"
+HEADING = b"oci-gpu-hook vendors 13eb1082\n"
 PREFIX = "vendor."
 
 LARGEST_FILE = 1 << 20
@@ -56,20 +56,17 @@ class Item(NamedTuple):
     required: bool = False
 
 
-class Link(NamedTuple):
-    path: str
-    to: str
-
-
 class Group(NamedTuple):
-    """One of a driver's features, and what it needs; `files` are folders too, which are mounted with their content."""
+    """One of a driver's features, and what it needs; `files` are folders too, which are mounted with their content;
+    links: the path and the text of each.
+    """
 
     name: str
     devices: tuple[DevicePattern, ...] = ()
     libraries: tuple[Item, ...] = ()
     files: tuple[Item, ...] = ()
     sockets: tuple[str, ...] = ()
-    links: tuple[Link, ...] = ()
+    links: tuple[tuple[str, str], ...] = ()
 
 
 class Vendor(NamedTuple):
@@ -95,7 +92,7 @@ class Vendor(NamedTuple):
     needed: tuple[Library, ...] = ()
     files: tuple[DriverFile, ...] = ()
     sockets: tuple[tuple[str, str], ...] = ()
-    links: tuple[Link, ...] = ()
+    links: tuple[tuple[str, str], ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
     kernel: str = ""
     modules: tuple[str, ...] = ()
@@ -117,8 +114,7 @@ def identity(host: HostRoot, path: str) -> Identity:
     return None if status is None else (status.st_dev, status.st_ino, status.st_ctime_ns)
 
 
-_LIBRARIES = dict.fromkeys(("libraries", "cached", "needed"), Library)
-_INNER = {"patterns": DevicePattern, "files": DriverFile, "links": Link, **_LIBRARIES}
+_INNER = {"patterns": DevicePattern, "files": DriverFile, **dict.fromkeys(("libraries", "cached", "needed"), Library)}
 
 
 def read_saved(host: HostRoot, name: str, file: str) -> Vendor | None:

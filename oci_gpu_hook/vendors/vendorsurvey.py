@@ -18,7 +18,7 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_folder
 from oci_gpu_hook.request.words import VISIBLE_DEVICES
 from oci_gpu_hook.vendors import vendorrules
-from oci_gpu_hook.vendors.vendorinventory import HEADING, PREFIX, Item, Link, identity, way
+from oci_gpu_hook.vendors.vendorinventory import HEADING, PREFIX, Item, identity, way
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,9 +52,9 @@ class Survey:
         self._faults: dict[str, None] = {}
         self._files: dict[str, DriverFile] = {}
         self._libraries: dict[tuple[str, str], Library] = {}
-        self._links: dict[str, Link] = {}
-        for link in [link for group in vendor.groups for link in group.links]:
-            self._links.setdefault(link.path, link)
+        self._links: dict[str, str] = {}
+        for path, text in [link for group in vendor.groups for link in group.links]:
+            self._links.setdefault(path, text)
         self._flags = ldcache.NATIVE_FLAGS.get(posix.uname().machine)
         self.found = self._inventory()
 
@@ -89,7 +89,7 @@ class Survey:
             # What is mounted as a library at the same place is not mounted twice.
             files=tuple([it for it in files if (it.path, it.target.rpartition("/")[0]) not in self._libraries]),
             sockets=tuple([(path, group.name) for group in vendor.groups for path in group.sockets]),
-            links=tuple(self._links.values()),
+            links=tuple(self._links.items()),
             lacking=tuple(self._lacking),
             absent=tuple(self._absent),
             faults=tuple(self._faults),
@@ -200,7 +200,7 @@ class Survey:
         for path in pieces:
             at = target + path[len(folder) :]
             if path in links:
-                self._links.setdefault(at, Link(at, self._host.link(path) or ""))
+                self._links.setdefault(at, self._host.link(path) or "")
             else:
                 self._files.setdefault(at, DriverFile(path, at, (group,), path in whole))
 

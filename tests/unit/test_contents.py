@@ -47,7 +47,7 @@ def given(host: Path) -> Vendor:
 
 
 def paths(found: Vendor) -> set[str]:
-    return {file.path for file in found.files} | {link.path for link in found.links}
+    return {file.path for file in found.files} | {path for path, _ in found.links}
 
 
 def test_what_is_no_file_leaves_it(host: Path) -> None:

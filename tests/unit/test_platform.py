@@ -18,12 +18,11 @@ from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.planning import placement, platforms
 from oci_gpu_hook.request.cdirequest import of_nodes
-from oci_gpu_hook.request.parse import Request
-from oci_gpu_hook.request.selectors import AnyOf
+from oci_gpu_hook.request.selectors import AnyOf, Request
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs
 from oci_gpu_hook.vendors import platform, tegra, wsl
-from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Group, Item, Link
+from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Group, Item
 from tests.unit import hosts
 from tests.unit.program import Program
 from tests.unit.test_cdi import gpu, inventory
@@ -115,11 +114,11 @@ def test_copies_keep_their_names_and_links_beside_a_library_become_its_names() -
     copies = (library("/a", "libx.so", "libx.so.1"), library("/a", "libx.so.1", "libx.so.1"))
     other = library("/b", "libx.so.1.2", "libx.so.1")
     links = (
-        Link("/b/libx.so.1", "libx.so.1.2"),
-        Link("/b/libx.so", "libx.so.1"),
-        Link("/b/liby.so", "libx.so"),
-        Link("/c/libx.so", "libx.so.1"),
-        Link("/b/libz.so", "../a/libx.so"),
+        ("/b/libx.so.1", "libx.so.1.2"),
+        ("/b/libx.so", "libx.so.1"),
+        ("/b/liby.so", "libx.so"),
+        ("/c/libx.so", "libx.so.1"),
+        ("/b/libz.so", "../a/libx.so"),
     )
     found, left = platforms.joined((*copies, other), links)
     assert [one.names for one in found] == [
@@ -191,7 +190,7 @@ def test_all_files_count_where_a_container_asks_for_all(jetson: Host) -> None:
     assert [group.name for group in found.groups] == ["OPENCV", "cudnn", "devices", "drivers", "release"]
     cudnn = found.groups[1]
     assert cudnn.libraries == (Item(f"{LIB}/libcudnn.so.9.3.0", LIB),)
-    assert cudnn.links == (Link(f"{LIB}/libcudnn.so.9", "libcudnn.so.9.3.0"),)
+    assert cudnn.links == ((f"{LIB}/libcudnn.so.9", "libcudnn.so.9.3.0"),)
 
 
 def test_blanks_carriage_returns_and_commas_are_as_nvidia_reads_them(jetson: Host) -> None:
@@ -248,7 +247,7 @@ def test_links_that_lead_nowhere_round_or_to_a_folder_and_one_that_is_a_library(
     lines += [f"sym, {LIB}/{name}\n" for name in ("libgone.so", "liba.so", "cuda")]
     group, sentences = drivers(jetson, "".join(lines))
     assert group.libraries == (Item(f"{LIB}/tegra/libnvv4l2.so", f"{LIB}/tegra"),)
-    assert {*group.links} == {Link(f"{LIB}/{name}", links[name]) for name in ("libv4l2.so.0", "cuda")}
+    assert {*group.links} == {(f"{LIB}/{name}", links[name]) for name in ("libv4l2.so.0", "cuda")}
     assert (group.files, sentences) == ((), ())
 
 
@@ -257,9 +256,9 @@ def test_links_that_programs_expect_beside_a_library_are_made(jetson: Host) -> N
         plant(jetson, f"/usr/lib/tegra/{name}", "")
     group, _ = drivers(jetson, "lib, /usr/lib/tegra/lib*\n")
     assert group.links == (
-        Link("/usr/lib/tegra/libGLX_indirect.so.0", "libGLX_nvidia.so.0"),
-        Link("/usr/lib/tegra/libcuda.so", "libcuda.so.1"),
-        Link("/usr/lib/tegra/libnvidia-opticalflow.so", "libnvidia-opticalflow.so.1"),
+        ("/usr/lib/tegra/libGLX_indirect.so.0", "libGLX_nvidia.so.0"),
+        ("/usr/lib/tegra/libcuda.so", "libcuda.so.1"),
+        ("/usr/lib/tegra/libnvidia-opticalflow.so", "libnvidia-opticalflow.so.1"),
     )
 
 

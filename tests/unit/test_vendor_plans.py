@@ -17,11 +17,11 @@ from oci_gpu_hook.operations import Device as Node
 from oci_gpu_hook.operations import LdCache, Mount, Service, Symlink, Tmpfs
 from oci_gpu_hook.planning import drivers, provision, vendorshare
 from oci_gpu_hook.planning.plan import Plan, Provision, Share
-from oci_gpu_hook.request.parse import Request
+from oci_gpu_hook.request.selectors import Request
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.words import VISIBLE_DEVICES
 from oci_gpu_hook.vendors.vendorhost import VendorDevice, VendorState
-from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Link, Vendor
+from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Vendor
 
 LAYOUT = Layout("/usr/lib64", "", None, GLIBC, user_namespace=False, dev_is_hosts=False)
 FILE = "/v/acme.json"
@@ -43,7 +43,7 @@ INVENTORY = Vendor(
     patterns=(DevicePattern("/dev/acme*", each=True, group="g"),),
     libraries=(library(),),
     files=(DriverFile("/opt/acme/bin/tool", "/usr/bin/tool", ("g",)),),
-    links=(Link("/usr/lib64/libacme.so", "libacme.so.1"),),
+    links=(("/usr/lib64/libacme.so", "libacme.so.1"),),
 )
 DEVICES = (
     VendorDevice(("0", "0000:03:00.0", "acme1"), ((node(1), "g"),)),
@@ -250,8 +250,8 @@ def test_what_two_give_alike_is_given_once() -> None:
         {"libraries": (library(at="/opt/b/lib"),)},
         # Of another version, and by the same name for the loader.
         {"libraries": (library(at="/opt/b/lib")._replace(names=("libacme.so.9", "libacme.so.1")),)},
-        {"links": (Link("/usr/lib64/libacme.so", "elsewhere.so"),)},
-        {"links": (Link("/usr/local/oci-gpu-hook/OCI_ACME/lib64/libacme.so.1", "elsewhere.so"),)},
+        {"links": (("/usr/lib64/libacme.so", "elsewhere.so"),)},
+        {"links": (("/usr/local/oci-gpu-hook/OCI_ACME/lib64/libacme.so.1", "elsewhere.so"),)},
     ],
 )
 def test_two_that_want_different_things_at_one_path_get_nothing(fields: dict[str, object]) -> None:
