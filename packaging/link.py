@@ -66,7 +66,7 @@ ROOTS = {
     # If the driver has no GPU: which platform this is, and what a Jetson or WSL 2 gives.
     "platform": ("vendors.platform",),
     # If a container may name another vendor's devices.
-    "vendors": ("vendors.folders", "vendors.vendorhost", "planning.vendorshare"),
+    "vendors": ("request.vendorrequest", "vendors.folders", "vendors.vendorhost", "planning.vendorshare"),
     "vendors' files": ("vendors.vendorfile", "vendors.vendorsurvey"),
     "platforms": ("planning.platforms",),
     "platforms' files": ("vendors.tegra", "vendors.wsl"),

@@ -30,7 +30,7 @@ from oci_gpu_hook.operations import Mount
 from oci_gpu_hook.planning import meanings, platforms, provision, selection, vendorshare
 from oci_gpu_hook.planning.plan import some
 from oci_gpu_hook.request.bundle import objects
-from oci_gpu_hook.request.parse import Request
+from oci_gpu_hook.request.selectors import Request
 from oci_gpu_hook.request.settings import Settings, read_settings
 from oci_gpu_hook.request.words import ADMINISTRATOR, ALL, CAPABILITIES, FEATURES, NONE, items
 from oci_gpu_hook.vendors import folders, platform

@@ -32,7 +32,7 @@ from oci_gpu_hook.operations import Device, Mount, Symlink
 from oci_gpu_hook.planning import compatibility, decide
 from oci_gpu_hook.planning.plan import Plan
 from oci_gpu_hook.request.bundle import Bundle
-from oci_gpu_hook.request.parse import Request
+from oci_gpu_hook.request.selectors import Request
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.state import State, object_of
 from oci_gpu_hook.vendors import folders

@@ -24,7 +24,7 @@ from oci_gpu_hook.planning.decide import decide
 from oci_gpu_hook.planning.plan import Plan
 from oci_gpu_hook.request import selectors
 from oci_gpu_hook.request.bundle import Bundle
-from oci_gpu_hook.request.parse import Request
+from oci_gpu_hook.request.selectors import Request
 from oci_gpu_hook.request.settings import Settings, read_settings
 from oci_gpu_hook.request.words import ALL, ANY, DEFAULT_CAPABILITIES, VISIBLE_DEVICES
 

@@ -15,7 +15,7 @@ from oci_gpu_hook.driver.inventory import DriverInventory, Library
 from oci_gpu_hook.formats import devicerule
 from oci_gpu_hook.planning.plan import Plan, some
 from oci_gpu_hook.planning.provision import COMPAT32, brought_by
-from oci_gpu_hook.request.parse import Request
+from oci_gpu_hook.request.selectors import Request
 from oci_gpu_hook.request.words import FEATURES
 
 Group = tuple[str, list[Row]]

@@ -13,7 +13,7 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.operations import Device
 from oci_gpu_hook.planning.plan import Container, Labels, Plan, Provision, make
 from oci_gpu_hook.request.bundle import Bundle
-from oci_gpu_hook.request.parse import Request
+from oci_gpu_hook.request.selectors import Request
 from oci_gpu_hook.request.settings import Settings
 
 TYPE_CHECKING = False

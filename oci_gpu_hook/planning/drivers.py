@@ -9,7 +9,7 @@ from oci_gpu_hook.host import statefile
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.planning import provision, selection
 from oci_gpu_hook.planning.plan import Provision, Share
-from oci_gpu_hook.request.parse import Request
+from oci_gpu_hook.request.selectors import Request
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.vendors import platform
 

@@ -13,7 +13,7 @@ from oci_gpu_hook.planning import drivers
 from oci_gpu_hook.planning.plan import Held, Provision
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.memory import MIB, SHARE, ceiling
-from oci_gpu_hook.request.parse import Request
+from oci_gpu_hook.request.selectors import Request
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.words import ADMINISTRATOR, MEMORY_LIMIT, MEMORY_REQUEST
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from oci_gpu_hook.formats.ldcache import Entry
     from oci_gpu_hook.formats.scopeunit import ScopeUnit
     from oci_gpu_hook.operations import Operation
-    from oci_gpu_hook.request.parse import Request
+    from oci_gpu_hook.request.selectors import Request
     from oci_gpu_hook.vendors.vendorhost import VendorState
 
     Rules = tuple[DeviceRule, ...]

@@ -17,7 +17,7 @@ from oci_gpu_hook.formats.decimal import decimal
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.planning import selection, vendorshare
 from oci_gpu_hook.planning.plan import Held, Share
-from oci_gpu_hook.request.parse import Request
+from oci_gpu_hook.request.selectors import UUID_GROUPS, Request
 from oci_gpu_hook.request.words import ALL, NONE, VISIBLE_DEVICES
 from oci_gpu_hook.vendors import platform, vendorhost, vendorrules
 
@@ -34,7 +34,6 @@ _CUDA = {"36.2": "12.2", "36.3": "12.2", "36.4": "12.6", "36.5": "12.6", "38.2":
 INTEGRATED = "00000000:01:00.0"
 _DISPLAY_MINOR = 2
 _WHOLE: tuple[Held, ...] = (Held(ALL, ALL),)
-_BARE_UUID = (8, 4, 4, 4, 12)  # of a UUID without a beginning, as Orin's is
 _HINT = "the container's author must ask for one that exists; index 0 is the integrated GPU"
 
 
@@ -173,7 +172,8 @@ def _chosen(request: Request, integrated: proc.Gpu | None, others: tuple[proc.Gp
     for selector in request.devices:
         index = decimal(selector)
         is_own = integrated is not None and selector in (integrated.uuid, integrated.bus_id)
-        if index == 0 or is_own or tuple(map(len, selector.split("-"))) == _BARE_UUID:
+        # Orin's UUID is without a beginning.
+        if index == 0 or is_own or [*map(len, selector.split("-"))] == UUID_GROUPS:
             wants = selector
             continue
         named = [gpu for place, gpu in enumerate(others, 1) if index == place or selector in (gpu.uuid, gpu.bus_id)]

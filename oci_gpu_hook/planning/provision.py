@@ -17,7 +17,7 @@ from oci_gpu_hook.formats.ldcache import Entry
 from oci_gpu_hook.operations import Cover, Device, LdCache, Mount, Service, Symlink, Tmpfs
 from oci_gpu_hook.planning import selection
 from oci_gpu_hook.planning.plan import Provision, Share
-from oci_gpu_hook.request.parse import Request
+from oci_gpu_hook.request.selectors import Request
 from oci_gpu_hook.request.words import MIG_MANAGEMENT
 
 TYPE_CHECKING = False

@@ -9,8 +9,7 @@ from oci_gpu_hook.driver.proc import Gpu
 from oci_gpu_hook.errors import DriverError, RequestError, quoted
 from oci_gpu_hook.planning.plan import Held
 from oci_gpu_hook.record import NamedTuple
-from oci_gpu_hook.request.parse import Request
-from oci_gpu_hook.request.selectors import is_mig
+from oci_gpu_hook.request.selectors import Request, is_mig
 from oci_gpu_hook.request.words import ALL, FEATURES, MIG_MANAGEMENT, NONE
 
 _LIST_HINT = "the container's author must ask for one that exists; 'oci-gpu-hook info' lists them"

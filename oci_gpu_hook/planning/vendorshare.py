@@ -8,8 +8,7 @@ from oci_gpu_hook.errors import DriverError, RequestError, quoted
 from oci_gpu_hook.operations import Mount, Service, Symlink
 from oci_gpu_hook.planning import provision
 from oci_gpu_hook.planning.plan import Held, Share, some
-from oci_gpu_hook.request.parse import Request
-from oci_gpu_hook.request.selectors import bus_id
+from oci_gpu_hook.request.selectors import Request, bus_id
 from oci_gpu_hook.request.words import ALL, NONE, VISIBLE_DEVICES
 from oci_gpu_hook.vendors.vendorhost import VendorDevice, VendorState
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from oci_gpu_hook.planning.plan import Plan
-    from oci_gpu_hook.request.parse import Request
+    from oci_gpu_hook.request.selectors import Request
 
 # A plan of a hundred steps that may all fail has as many.
 _MAX_NOTES = 128

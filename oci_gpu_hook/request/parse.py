@@ -9,8 +9,7 @@ from __future__ import annotations
 from oci_gpu_hook.errors import RequestError, quoted
 from oci_gpu_hook.formats.decimal import decimal
 from oci_gpu_hook.request import selectors, words
-from oci_gpu_hook.request.selectors import KnownVendor
-from oci_gpu_hook.request.selectors import Request as Request
+from oci_gpu_hook.request.selectors import KnownVendor, Request
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs, Names, accepts_variable, find_names, is_legacy, is_void
 from oci_gpu_hook.request.words import ADMINISTRATOR, ALL, AUTHOR, CAPABILITIES, CUDA_VERSION, NONE, listed

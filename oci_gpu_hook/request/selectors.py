@@ -10,7 +10,7 @@ from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.words import ADMINISTRATOR, ALL, ANY, NONE
 
 _HEX = frozenset("0123456789abcdef")
-_UUID_GROUPS = [8, 4, 4, 4, 12]
+UUID_GROUPS = [8, 4, 4, 4, 12]
 _LONGEST = 100  # of MIG-GPU-<uuid>-<share>/<gpu instance>/<compute instance>, and some more
 _MARKS = dict.fromkeys(map(ord, ".+-"))  # of a MIG profile, such as 1g.10gb+me
 _MAX_OF_ANY = 1024  # a driver knows fewer GPUs and MIG devices
@@ -130,7 +130,7 @@ def _uuid(item: str) -> str:
     groups = item[len(kind) :].lower().split("-")
     if kind == "GPU-" and len(groups) == 6 and decimal(groups[5]) is not None:
         groups.pop()
-    is_uuid = [len(group) for group in groups] == _UUID_GROUPS and all([_HEX.issuperset(group) for group in groups])
+    is_uuid = [len(group) for group in groups] == UUID_GROUPS and all([_HEX.issuperset(group) for group in groups])
     return f"{kind}{'-'.join(groups)}" if is_uuid else ""
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from oci_gpu_hook.errors import ConfigError, RequestError, quoted
 from oci_gpu_hook.request import selectors, sources
-from oci_gpu_hook.request.selectors import KnownVendor as KnownVendor
-from oci_gpu_hook.request.selectors import Request
+from oci_gpu_hook.request.selectors import KnownVendor, Request
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs, Names
 from oci_gpu_hook.request.words import ALL, VENDOR_PREFIX

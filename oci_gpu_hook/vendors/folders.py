@@ -12,7 +12,7 @@ from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.host import statefile
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.host.source import read_source
-from oci_gpu_hook.request.vendorrequest import KnownVendor
+from oci_gpu_hook.request.selectors import KnownVendor
 from oci_gpu_hook.request.words import CDI_FOLDERS, is_flag
 from oci_gpu_hook.vendors.vendorinventory import HEADING, LARGEST_FILE, identity, way
 

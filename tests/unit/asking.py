@@ -7,7 +7,8 @@ import pytest
 
 from oci_gpu_hook.errors import RequestError
 from oci_gpu_hook.request import sources
-from oci_gpu_hook.request.parse import Request, parse_request
+from oci_gpu_hook.request.parse import parse_request
+from oci_gpu_hook.request.selectors import Request
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs
 from oci_gpu_hook.request.state import State

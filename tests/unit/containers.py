@@ -16,7 +16,7 @@ from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.formats.devicerule import DeviceRule
 from oci_gpu_hook.planning import plan, provision, selection
 from oci_gpu_hook.planning.plan import Container
-from oci_gpu_hook.request.parse import Request
+from oci_gpu_hook.request.selectors import Request
 from oci_gpu_hook.request.settings import Settings
 from tests.unit import hosts
 

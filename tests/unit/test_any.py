@@ -24,9 +24,9 @@ from oci_gpu_hook.planning import placement
 from oci_gpu_hook.planning.placement import Candidate
 from oci_gpu_hook.planning.plan import Container, Held, Provision
 from oci_gpu_hook.request import parse, selectors
+from oci_gpu_hook.request.selectors import KnownVendor, Request
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs
-from oci_gpu_hook.request.vendorrequest import KnownVendor
 from tests.unit import hosts
 
 COUNTED = Settings(gpu_holders=1)
@@ -285,11 +285,11 @@ def test_a_watcher_of_nvidias_gpus_holds_another_vendors_device(
     own: Any = SimpleNamespace(pid=os.getpid(), is_caller=False, read=lambda _: Path("/proc/self/stat").read_bytes())
     device = Held("OCI_X=0", "0")
     monkeypatch.setattr(placement, "_of_vendor", lambda *_: [Candidate(device)])
-    part = parse.Request("env", () if choice else ("0",), any_of=choice, flag="OCI_X")
+    part = Request("env", () if choice else ("0",), any_of=choice, flag="OCI_X")
     container, settings = Container("c", "/b", "/r", DeviceCgroup()), COUNTED._replace(count_watchers=False)
     start = placement.Start(host, settings, container, own, None, restores=False)
     given = Provision(holds=(Held("bus", "0"), device))
-    start.given(parse.Request("env", ("0",), ("utility",), vendors=(part,)), lambda _: given)
+    start.given(Request("env", ("0",), ("utility",), vendors=(part,)), lambda _: given)
     assert [lease.devices for lease in leases.read_leases(host)] == [("OCI_X=0",)]
 
 

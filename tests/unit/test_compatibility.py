@@ -21,7 +21,7 @@ from oci_gpu_hook.operations import Cover, Mount, Symlink
 from oci_gpu_hook.planning import compatibility, provision, vendorshare
 from oci_gpu_hook.planning.plan import Provision, Share
 from oci_gpu_hook.planning.selection import select
-from oci_gpu_hook.request.parse import Request
+from oci_gpu_hook.request.selectors import Request
 from oci_gpu_hook.request.words import VISIBLE_DEVICES
 from oci_gpu_hook.vendors.vendorhost import VendorState
 from oci_gpu_hook.vendors.vendorinventory import Vendor

@@ -18,6 +18,7 @@ from oci_gpu_hook.kernel import mountinfo
 from oci_gpu_hook.node.diagnosis import PASS, WARN, enginecheck
 from oci_gpu_hook.node.gpus import driverlist
 from oci_gpu_hook.request import containercli, parse
+from oci_gpu_hook.request.selectors import Request
 from oci_gpu_hook.request.settings import Settings
 from tests.unit import cdi_engine
 from tests.vocabulary.host import FACTS, plant
@@ -27,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DEFAULTS = Settings()
 
 
-def request(words: str, settings: Settings = DEFAULTS) -> parse.Request | None:
+def request(words: str, settings: Settings = DEFAULTS) -> Request | None:
     return parse.parse_request(containercli.parse_call(words.split()).inputs(), settings)[0]
 
 

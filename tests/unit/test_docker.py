@@ -14,9 +14,9 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.request import sources
 from oci_gpu_hook.request.bundle import Bundle
 from oci_gpu_hook.request.parse import parse_request
+from oci_gpu_hook.request.selectors import KnownVendor
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs, inputs_of
-from oci_gpu_hook.request.vendorrequest import KnownVendor
 from oci_gpu_hook.request.words import VISIBLE_DEVICES
 from tests.unit import hosts
 from tests.unit.asking import HARDENED, UUID, VISIBLE, refusal, request_of

@@ -18,7 +18,7 @@ from oci_gpu_hook.operations import Device, Mount, Relabel
 from oci_gpu_hook.planning.plan import Provision
 from oci_gpu_hook.report import records
 from oci_gpu_hook.report.progress import Progress
-from oci_gpu_hook.request.parse import Request
+from oci_gpu_hook.request.selectors import Request
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.state import State
 from tests import crio

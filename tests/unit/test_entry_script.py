@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from oci_gpu_hook.errors import HookError
 from oci_gpu_hook.request import sources, vendorrequest
 from oci_gpu_hook.request.bundle import read_bundle
+from oci_gpu_hook.request.selectors import KnownVendor
 from oci_gpu_hook.request.state import read_state
-from oci_gpu_hook.request.vendorrequest import KnownVendor
 from tests.unit import starts
 from tests.unit.examples import examples
 

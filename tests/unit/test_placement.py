@@ -11,7 +11,7 @@ from oci_gpu_hook.driver.inventory import DriverFile, DriverInventory
 from oci_gpu_hook.operations import LdCache, Mount, Symlink, Tmpfs
 from oci_gpu_hook.planning import plan, provision
 from oci_gpu_hook.planning.provision import FOLDER
-from oci_gpu_hook.request.parse import Request
+from oci_gpu_hook.request.selectors import Request
 from oci_gpu_hook.request.words import CAPABILITIES
 from tests.unit.containers import ALPINE, CONTAINER, planned
 from tests.vocabulary.host import LAYOUT, everything

@@ -10,10 +10,10 @@ import pytest
 from oci_gpu_hook.errors import ConfigError, RequestError
 from oci_gpu_hook.request import cdirequest, sources, vendorrequest
 from oci_gpu_hook.request.cdirequest import of_nodes, of_vendor
-from oci_gpu_hook.request.parse import Request, parse_request
+from oci_gpu_hook.request.parse import parse_request
+from oci_gpu_hook.request.selectors import KnownVendor, Request
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import NOTHING, Inputs, Names, accepted
-from oci_gpu_hook.request.vendorrequest import KnownVendor
 from tests.unit.asking import HARDENED, LIST, MIG, MOUNTS, UUID, VISIBLE, env, left_out, listed, refusal, request_of
 
 

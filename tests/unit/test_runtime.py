@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oci_gpu_hook.errors import ApplyError, BundleError
-from oci_gpu_hook.request.vendorrequest import KnownVendor
+from oci_gpu_hook.request.selectors import KnownVendor
 from oci_gpu_hook.runtime import create, update
 from oci_gpu_hook.vendors import folders
 from tests.unit import starts

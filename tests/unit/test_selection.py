@@ -15,7 +15,7 @@ from oci_gpu_hook.planning import provision, selection
 from oci_gpu_hook.planning.selection import Selection
 from oci_gpu_hook.request import sources
 from oci_gpu_hook.request.cdirequest import of_nodes
-from oci_gpu_hook.request.parse import Request
+from oci_gpu_hook.request.selectors import Request
 from oci_gpu_hook.request.settings import Settings
 from tests.unit import hosts
 from tests.unit.asking import by_environment

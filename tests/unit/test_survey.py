@@ -14,7 +14,7 @@ from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import drivercheck
 from oci_gpu_hook.planning import provision
-from oci_gpu_hook.request.parse import Request
+from oci_gpu_hook.request.selectors import Request
 from tests.unit import hosts
 
 

@@ -18,8 +18,7 @@ from oci_gpu_hook.driver import elf
 from oci_gpu_hook.host import statefile
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.planning import placement
-from oci_gpu_hook.request.parse import Request
-from oci_gpu_hook.request.selectors import AnyOf
+from oci_gpu_hook.request.selectors import AnyOf, Request
 from oci_gpu_hook.request.sources import Inputs
 from oci_gpu_hook.vendors import folders, vendorhost, vendorinventory, vendorsurvey
 from oci_gpu_hook.vendors.vendorinventory import DevicePattern, Group, Item, Vendor

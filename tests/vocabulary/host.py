@@ -18,7 +18,8 @@ from oci_gpu_hook.operations import Device, LdCache, Mount, Service, Symlink, Tm
 from oci_gpu_hook.planning import provision
 from oci_gpu_hook.planning.plan import Plan
 from oci_gpu_hook.request import sources
-from oci_gpu_hook.request.parse import Request, parse_request
+from oci_gpu_hook.request.parse import parse_request
+from oci_gpu_hook.request.selectors import Request
 from oci_gpu_hook.request.settings import Settings
 from tests.unit import containers, hosts
 from tests.unit.asking import by_environment

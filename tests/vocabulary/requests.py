@@ -9,7 +9,7 @@ from oci_gpu_hook.errors import RequestError
 from oci_gpu_hook.planning import requirements
 from oci_gpu_hook.request import sources
 from oci_gpu_hook.request.cdirequest import of_nodes
-from oci_gpu_hook.request.parse import Request
+from oci_gpu_hook.request.selectors import Request
 from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.state import read_state
 from oci_gpu_hook.request.words import CAPABILITIES

@@ -21,8 +21,7 @@ from oci_gpu_hook.node.engines.installed import MAX_SHARES, RESOURCES
 from oci_gpu_hook.node.machine import foreignfile, kernelconfig
 from oci_gpu_hook.planning import selection
 from oci_gpu_hook.planning.plan import some
-from oci_gpu_hook.request.parse import Request
-from oci_gpu_hook.request.selectors import canonical
+from oci_gpu_hook.request.selectors import Request, canonical
 from oci_gpu_hook.request.words import ALL, CAPABILITIES, CONTAINER_CLI, DEFAULT_CAPABILITIES, NONE, items
 
 _LXC = "/var/lib/lxc"
