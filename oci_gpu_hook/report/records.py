@@ -100,13 +100,14 @@ def fields(progress: Progress, steps: dict[str, int], exit_code: int, sentence: 
     """
     result, why = _outcome(progress, steps, exit_code)
     state, plan, request, total = progress.state or State(), progress.plan, progress.request, sum(steps.values())
-    known, asked = read_engine(state), request.asked() if request else ()
+    (image, namespace, pod, name), _ = read_engine(state)
+    asked = request.asked() if request else ()
     operations = plan.given() if plan else ()
     devices = [operation.path for operation in operations if type(operation) is Device]
     relabelled = [it.path for it in operations if type(it) is Relabel] if plan and plan.label else []
     ours = [
         ("CONTAINER", state.id),
-        *zip(("IMAGE", "NAMESPACE", "POD", "NAME"), (known.image, known.namespace, known.pod, known.name)),
+        *zip(("IMAGE", "NAMESPACE", "POD", "NAME"), (image, namespace, pod, name)),
         ("REQUEST", ",".join(asked)),
         ("SOURCE", request.source if request else ""),
         ("CAPABILITIES", ",".join(request.capabilities) if request else ""),
@@ -131,7 +132,7 @@ def fields(progress: Progress, steps: dict[str, int], exit_code: int, sentence: 
     }.get(result, f"does not start: {sentence}")
     # Engines show twelve characters of their ids; the field CONTAINER has all of them.
     container = f"container {state.id[:12] if len(state.id) == 64 else state.id}" if state.id else "a container"
-    container += f" ({known.namespace}/{known.pod}/{known.name})" if known.pod else ""
+    container += f" ({namespace}/{pod}/{name})" if pod else ""
     return [
         ("MESSAGE", printable(f"{container} {message}"[:_LONGEST])),
         ("MESSAGE_ID", MESSAGE_ID),

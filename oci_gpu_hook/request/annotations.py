@@ -7,7 +7,6 @@ engine is known by the container's id, which neither can predict: CRI-O annotate
 
 from __future__ import annotations
 
-from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.state import State
 
 CONTAINERD, DOCKER, PODMAN = "containerd", "docker", "podman"
@@ -26,17 +25,10 @@ TASKS = "io.containerd.runtime.v2.task"
 _OF_TASKS = {f"{TASKS}/k8s.io": CONTAINERD, f"{TASKS}/moby": DOCKER}
 
 
-class EngineSays(NamedTuple):
-    """What is known, else ""; unsaid: which of "image" and "namespace" is not; pod, name: Kubernetes' names."""
-
-    image: str
-    namespace: str
-    unsaid: tuple[str, ...]
-    pod: str = ""
-    name: str = ""
-
-
-def read_engine(state: State) -> EngineSays:
+def read_engine(state: State) -> tuple[tuple[str, str, str, str], tuple[str, ...]]:
+    """The image, and Kubernetes' namespace, pod and name, "" for what is not known; and which of "image" and
+    "namespace" its engine does not say.
+    """
     image, keys, given = state.image, ("", "", ""), state.annotations
     keeper = keeper_of(state.bundle, state.id)
     if state.id and given.get(_CRIOS_ID) == state.id:
@@ -47,7 +39,7 @@ def read_engine(state: State) -> EngineSays:
         image, keys = given.get(_CONTAINERDS_IMAGE, ""), CONTAINERDS_NAMES
     namespace, pod, name = [key and given.get(key, "") for key in keys]
     known = {"image": image, "namespace": namespace or keeper == PODMAN}
-    return EngineSays(image, namespace, tuple([scope for scope, text in known.items() if not text]), pod, name)
+    return (image, namespace, pod, name), tuple([scope for scope, text in known.items() if not text])
 
 
 def keeper_of(bundle: str, id: str) -> str:

@@ -146,7 +146,7 @@ def fields(lines: list[Setting], state: State | None, defaults: dict[str, Any]) 
     """The fields of `Settings` for a container; None: what stands in no section.  If its engine does not say which
     sections are its own, no restriction may fail open: the strictest values hold.
     """
-    image, namespace, unsaid, *_ = read_engine(state) if state else ("", "", ())
+    (image, namespace, *_), unsaid = read_engine(state) if state else (("", ""), ())
     decided = decisive(lines, image, namespace, state.caller if state else "")
     found = {**defaults, **{field: line.value for field, line in decided.items()}}
     scopes = {line.scope for line in lines}
