@@ -69,9 +69,10 @@ def _receive(fd: int, serial: int) -> None:
                 raise OSError(f"systemd's answer cannot be read: {err}") from err
             if message is None:
                 break
-            if message.reply_serial == serial and message.type == scopeunit.ERROR:
-                refusal = OSError(f"systemd refuses: {message.text or message.error_name}")
-            if message.reply_serial == serial + scopeunit.CALLS - 1:
+            answered, said = message
+            if answered == serial and said is not None:
+                refusal = OSError(f"systemd refuses: {said}")
+            if answered == serial + scopeunit.CALLS - 1:
                 if refusal:
                     raise refusal
                 return

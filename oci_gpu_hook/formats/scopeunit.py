@@ -39,8 +39,8 @@ _POLICY, _ALLOW, _PROGRAM = "DevicePolicy=", "DeviceAllow=", "BPFProgram=device:
 _RESTRICTING = ("strict", "closed")
 _CRUN = "/sys/fs/bpf/crun"
 
-ERROR = 3  # a message's type
-_LITTLE_ENDIAN, _METHOD_CALL, _VERSION = ord("l"), 1, 1
+_LITTLE_ENDIAN, _VERSION = ord("l"), 1
+_METHOD_CALL, _ERROR = 1, 3  # types of messages
 # The codes of header fields.
 _PATH, _INTERFACE, _MEMBER, _ERROR_NAME, _REPLY_SERIAL, _TO, _SIGNATURE = 1, 2, 3, 4, 5, 6, 8
 _FIXED_HEADER = 16
@@ -99,15 +99,6 @@ def calls(serial: int, unit: str, allowed: Iterable[Entry], *, only: bool = Fals
 # --- D-Bus: the part of the protocol that a method call and its answer need
 
 
-class BusAnswer(NamedTuple):
-    """reply_serial: of the call that it answers, 0 for none."""
-
-    type: int
-    reply_serial: int
-    error_name: str
-    text: str
-
-
 def _aligned(*values: Value) -> bytes:
     data = b""
     for alignment, value in values:
@@ -147,8 +138,10 @@ def _method_call(serial: int, interface: str, member: str, types: str = "", body
     return _aligned((1, start), _uint32(len(body)), _uint32(serial), *_structs(fields), (8, body))
 
 
-def first_answer(data: bytes) -> tuple[BusAnswer | None, bytes]:
-    """The first message in `data`, None while it is incomplete, and the bytes after it; ValueError if it is none."""
+def first_answer(data: bytes) -> tuple[tuple[int, str | None] | None, bytes]:
+    """The first message in `data`, None while it is incomplete, and the bytes after it; ValueError if it is none.  Of a
+    message the serial of the call that it answers, 0 for none, and what it says if it is an error, else None.
+    """
     if len(data) < _FIXED_HEADER:
         return None, data
     if data[0] != _LITTLE_ENDIAN or data[3] != _VERSION:
@@ -161,11 +154,10 @@ def first_answer(data: bytes) -> tuple[BusAnswer | None, bytes]:
     if len(data) < end:
         return None, data
     fields, text = _fields(data, fields_end), b""
-    if data[1] == ERROR and fields.get(_SIGNATURE, b"").startswith(b"s"):
+    if fields.get(_SIGNATURE, b"").startswith(b"s"):
         text = data[body_at + 4 : body_at + 4 + _uint32_at(data, body_at)]
-    name = fields.get(_ERROR_NAME, b"")
-    serial = _uint32_at(fields.get(_REPLY_SERIAL, b""), 0)
-    return BusAnswer(data[1], serial, name.decode(errors="replace"), text.decode(errors="replace")), data[end:]
+    said = (text or fields.get(_ERROR_NAME, b"")).decode(errors="replace") if data[1] == _ERROR else None
+    return (_uint32_at(fields.get(_REPLY_SERIAL, b""), 0), said), data[end:]
 
 
 def _fields(data: bytes, end: int) -> dict[int, bytes]:
