@@ -119,12 +119,9 @@ def _bundles(bundle: str, id: str) -> dict[str, str]:
 def _process_label(bundle: str, source: str, path: str, *, is_owner: bool) -> str:
     try:
         other = read_bundle(bundle)
-        if is_owner or other.mount_source(path) == source:
-            return other.process_label()
+        return other.process_label() if is_owner or other.mount_source(path) == source else ""
     except BundleError:
-        # No bundle, or a container that is just being made or removed.
-        pass
-    return ""
+        return ""  # no bundle, or a container that is just being made or removed
 
 
 def _is_fixed(process: Process, fd: int) -> bool:

@@ -94,10 +94,9 @@ def misfits(driver: Driver, present: tuple[Library, ...], faults: dict[str, str]
     """The required libraries that `present` lacks, with the version there is instead; faults: see `of_root`."""
     files = {library.file for library in present if library.bits == 64}
     whys = {path.rpartition("/")[2]: f"{path} is left out: {why}" for path, why in faults.items()}
-    missing = [it for it in catalogue.REQUIRED if f"{it[0]}.so.{driver.version}" not in files]
-    return tuple(
-        [Misfit(*it, _other_version(driver, it[0]), whys.get(f"{it[0]}.so.{driver.version}", "")) for it in missing]
-    )
+    wanted = [(*it, f"{it[0]}.so.{driver.version}") for it in catalogue.REQUIRED]
+    missing = [it for it in wanted if it[2] not in files]
+    return tuple([Misfit(name, word, _other_version(driver, name), whys.get(file, "")) for name, word, file in missing])
 
 
 def binaries(driver: Driver) -> tuple[DriverFile, ...]:

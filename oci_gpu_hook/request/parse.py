@@ -167,11 +167,9 @@ def _features(inputs: Inputs, names: Names, settings: Settings, notes: list[str]
     found = []
     for feature in words.FEATURES:
         value = inputs.environment.get(feature.variable, "")
-        if feature.name in names.features:
+        asks = value == "enabled"
+        if feature.name in names.features or (asks and accepts_variable(inputs, feature.variable, settings, notes)):
             found.append(feature.name)
-        elif value == "enabled":
-            if accepts_variable(inputs, feature.variable, settings, notes):
-                found.append(feature.name)
-        elif value:
+        elif value and not asks:
             notes.append(f"{feature.variable} is {quoted(value)}, which asks for nothing: only 'enabled' does")
     return tuple(found)

@@ -266,7 +266,5 @@ class Survey:
 
     def _is_within(self, target: str, source: str, mounted: dict[str, str]) -> bool:
         """Whether `source` is at `target` anyway, as a folder above that is mounted holds it there."""
-        for folder, origin in mounted.items():
-            if target.startswith(f"{folder}/"):
-                return self._host.real(f"{origin}{target[len(folder) :]}") == source
-        return False
+        within = [(folder, origin) for folder, origin in mounted.items() if target.startswith(f"{folder}/")]
+        return any([self._host.real(f"{origin}{target[len(folder) :]}") == source for folder, origin in within])
