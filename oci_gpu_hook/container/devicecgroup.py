@@ -73,12 +73,13 @@ def scope_of(directory: str) -> ScopeUnit | None:
 
     # Where systemd writes a unit that a program gave it.
     unit = f"/run/systemd/transient/{name}"
-    texts = [_unit_text(unit)]
-    texts += [_unit_text(f"{unit}.d/{file}") for file in scopeunit.DROP_INS] if texts[0] else []
+    texts = [_content(unit)]
+    texts += [_content(f"{unit}.d/{file}") for file in scopeunit.DROP_INS] if texts[0] else []
     return scopeunit.parse_scope(name, "\n".join(texts))
 
 
-def _unit_text(path: str) -> str:
+def _content(path: str) -> str:
+    """Empty for what cannot be read."""
     try:
         return procfile.read_whole(path).decode(errors="replace")
     except OSError:
@@ -132,9 +133,10 @@ def path_in(data: bytes, controller: str) -> str | None:
 
 def _directory(path: str, controller: str, pid: int) -> str:
     usual = f"{CGROUP_ROOT}/{controller}{path}" if controller else f"{CGROUP_ROOT}{path}"
+    # A mount may show but a part of a v1 hierarchy.
+    is_there = f"{pid}" in _content(f"{usual}/cgroup.procs").split("\n") if controller else posix.access(usual, posix.F_OK)
     # What lies outside our cgroup namespace has a path that begins with "/..".
-    is_inside = "/../" not in f"{path}/"
-    if is_inside and (_holds(usual, pid) if controller else posix.access(usual, posix.F_OK)):
+    if is_there and "/../" not in f"{path}/":
         return usual.rstrip("/")
     # In a container the mount may show only a part of the hierarchy, or more than our cgroup namespace, at whose root
     # both `path` and the mount's root start.
@@ -149,11 +151,3 @@ def _directory(path: str, controller: str, pid: int) -> str:
         if is_its and is_below and posix.access(directory, posix.F_OK):
             return directory.rstrip("/")
     raise syscalls.SyscallError(syscalls.ENOENT, "open", f"cgroup {path} below the mounts of its hierarchy")
-
-
-def _holds(directory: str, pid: int) -> bool:
-    """A mount may show but a part of a hierarchy."""
-    try:
-        return f"{pid}" in lines(procfile.read_whole(f"{directory}/cgroup.procs"))
-    except OSError:
-        return False
