@@ -16,7 +16,6 @@ from oci_gpu_hook.kernel.descriptors import closing, exactly, reopened
 from oci_gpu_hook.kernel.filetypes import is_regular
 from oci_gpu_hook.record import NamedTuple
 
-Version = tuple[int, ...]
 CUDA = "libcuda.so."
 
 _RESOLVE = syscalls.RESOLVE_BELOW | syscalls.RESOLVE_NO_XDEV
@@ -37,7 +36,7 @@ _MAX_NUMBERS, _MAX_NUMBER = 1 << 14, 99_999
 class Note(NamedTuple):
     """What a libcuda says of itself: CUDA's version, () for none; lists of driver branches and of NVML's brands."""
 
-    cuda: Version
+    cuda: tuple[int, ...]
     drivers: tuple[int, ...] | None
     brands: tuple[int, ...] | None
 
@@ -48,7 +47,7 @@ class Compat(NamedTuple):
     folder: str
     names: tuple[str, ...]
     library: str = ""
-    version: Version = ()
+    version: tuple[int, ...] = ()
     note: Note | None = None
     fault: str = ""
 
@@ -70,7 +69,7 @@ def compat_of(root_fd: int, folder: str, names: tuple[str, ...]) -> Compat | Non
         return compat._replace(fault=f"{found[0]} cannot be used: {reason}")
 
 
-def version_of(text: str) -> Version:
+def version_of(text: str) -> tuple[int, ...]:
     return decimals(text, _MAX_NUMBER)
 
 

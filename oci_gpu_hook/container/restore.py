@@ -15,11 +15,6 @@ from oci_gpu_hook.host.source import open_source
 from oci_gpu_hook.kernel.descriptors import closing, reopened
 from oci_gpu_hook.kernel.filetypes import is_open_to_others, is_regular, is_same
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    # Major and minor.
-    Number = tuple[int, int]
-
 # A checkpoint's folder has the first of these, and for each tmpfs an archive of tar's, compressed.
 _INVENTORY, _TMPFS = "inventory.img", "tmpfs-"
 # A node takes 512 bytes of an archive.
@@ -45,9 +40,9 @@ def prove(process: Process, root_fd: int) -> None:
     raise BundleError(f"the state says that the container is stopped, and process {process.pid} is not root's CRIU")
 
 
-def dumped(process: Process) -> frozenset[Number]:
-    """By the checkpoint that CRIU has open.  They grant nothing: the container's user may have made some."""
-    found: set[Number] = set()
+def dumped(process: Process) -> frozenset[tuple[int, int]]:
+    """Devices of the checkpoint that CRIU has open.  They grant nothing: the container's user may have made some."""
+    found: set[tuple[int, int]] = set()
     with closing(process.open("fd", posix.O_RDONLY | posix.O_DIRECTORY)) as descriptors:
         for name in posix.listdir(descriptors):
             try:
@@ -69,7 +64,7 @@ def _read(folder: int, name: str) -> bytes:
             return posix.read(fd, _MAX_BYTES)
 
 
-def _nodes(archive: bytes) -> set[Number]:
+def _nodes(archive: bytes) -> set[tuple[int, int]]:
     """The numbers of the character devices in an archive, as far as it can be read; tar(5)."""
     import zlib
 

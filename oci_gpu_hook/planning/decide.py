@@ -18,7 +18,6 @@ from oci_gpu_hook.request.settings import Settings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from oci_gpu_hook.container.devicecgroup import DeviceCgroup
     from oci_gpu_hook.planning.memoryshare import Memory
 
 # selinuxfs is mounted where SELinux runs, and only there (selinux(8)).
@@ -95,7 +94,7 @@ def _labels(
 
 
 def _memory(
-    request: Request, settings: Settings, host: HostRoot, process: Process | None, cgroup: DeviceCgroup
+    request: Request, settings: Settings, host: HostRoot, process: Process | None, cgroup: devicecgroup.DeviceCgroup
 ) -> Memory | None:
     # What is needed counts only among holders.
     if request.memory_limit or settings.gpu_memory != "off" or (request.memory_request and settings.gpu_holders):

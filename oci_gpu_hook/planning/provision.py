@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from oci_gpu_hook.container.layout import Layout
 from oci_gpu_hook.driver.inventory import DriverInventory, Library
-from oci_gpu_hook.driver.proc import LD_SO_CACHE
+from oci_gpu_hook.driver.proc import DRIVER, LD_SO_CACHE
 from oci_gpu_hook.errors import ConfigError, DriverError
 from oci_gpu_hook.formats.ldcache import Entry
 from oci_gpu_hook.operations import Cover, Device, LdCache, Mount, Service, Symlink, Tmpfs
@@ -39,7 +39,6 @@ _ELSEWHERE = "/usr/lib/oci-gpu-hook"
 # the hook, and none may hide from ldconfig what an earlier one has brought.
 _LD_SO_CONF = "/etc/ld.so.conf.d/000-oci-gpu-hook{}.conf"
 
-_PROC_DRIVER = "/proc/driver/nvidia"
 # The mask that it carries has 64 bits (NVIDIA's README, "Application Profiles", and EGLVisibleDGPUDevices).
 _PROFILE_MINORS = 64
 
@@ -193,9 +192,9 @@ def _proc_driver(request: Request, selected: selection.Selection, inventory: Dri
     texts = [(name, _masked(text) if name == "params" else text, 0o444) for name, text in inventory.proc_files]
     texts += [(path, "", 0o444) for path in files]
     reason = "hides the other GPUs; libraries make no nodes"
-    found: list[Tmpfs | Mount] = [_tmpfs(_PROC_DRIVER, tuple(folders) or ("gpus",), tuple(texts), reason)]
+    found: list[Tmpfs | Mount] = [_tmpfs(DRIVER, tuple(folders) or ("gpus",), tuple(texts), reason)]
     for name, reason in {**folders, **files}.items():
-        path = f"{_PROC_DRIVER}/{name}"
+        path = f"{DRIVER}/{name}"
         found.append(Mount(path, path, READ_ONLY_DATA, True, reason, name in folders))
     return found
 

@@ -9,6 +9,7 @@ import posix
 
 from oci_gpu_hook.errors import BundleError, quoted
 from oci_gpu_hook.formats import jsontext
+from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.record import NamedTuple
 
 # An engine copies a pod's annotations into both documents, of which Kubernetes takes 256 KiB; and the kernel takes some
@@ -76,10 +77,8 @@ def open_file(name: str, flags: int = posix.O_NONBLOCK) -> int:
 
 
 def read_object(name: str, fd: int) -> dict[str, object]:
-    try:
+    with closing(fd):
         return object_of(read_bytes(fd, name), name)
-    finally:
-        posix.close(fd)
 
 
 def object_of(data: bytes, what: str, largest: int = _LARGEST_CONFIG) -> dict[str, object]:
