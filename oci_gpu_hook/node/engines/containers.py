@@ -102,7 +102,7 @@ class KnownContainers:
         self.version = kernelconfig.cgroup_version(host)
         self.mounts = foreignfile.our_mounts()
         self._files = Files(host, self.mounts)
-        found = states(self._host, self._files)
+        found = states(self._files)
         self._names = names(self._files, [item.bundle for item in found])
         # Of two with one id that of a user does not count, if one is root's, and of one owner's both if they run.
         firsts = {item.id: item for item in reversed(found)}
@@ -235,20 +235,20 @@ def _runs_contained(host: HostRoot, pid: int) -> bool:
 # What runtimes and engines keep: states and names.
 
 
-def states(host: HostRoot, files: Files) -> list[Running]:
+def states(files: Files) -> list[Running]:
     """Containers with a state, root's first; of their names only the engine is known, if the state's place tells."""
     own = posix.geteuid()
-    return [*_below(host, "/run", files, ROOT), *_below(host, f"{_USERS}/{own}", files, own)]
+    return [*_below("/run", files, ROOT), *_below(f"{_USERS}/{own}", files, own)]
 
 
-def _below(host: HostRoot, base: str, files: Files, owner: int) -> Iterator[Running]:
+def _below(base: str, files: Files, owner: int) -> Iterator[Running]:
     for folder in _folders(base, files):
-        for id in files.names(folder):
+        for id in files.host.names(folder):
             for runtime, file, first, start in _KEPT:
                 document = files.object(f"{folder}/{id}/{file}")
                 pid = document.get(first)
                 if isinstance(pid, int):
-                    began = processes.started(host, pid)
+                    began = processes.started(files.host, pid)
                     # Else that process is gone, or is another one by now.
                     alive = pid if began is not None and document.get(start) in (began, None, 0) else 0
                     bundle = _runcs_bundle(document) if runtime == "runc" else document.get("bundle")
@@ -259,10 +259,10 @@ def _below(host: HostRoot, base: str, files: Files, owner: int) -> Iterator[Runn
 def _folders(base: str, files: Files) -> Iterator[str]:
     """Where runc and crun keep states: in their own folders, and in those that Docker and containerd name."""
     yield from (f"{base}/runc", f"{base}/crun")
-    runtimes = [name for name in files.names(f"{base}/docker") if name.startswith("runtime-")]
+    runtimes = [name for name in files.host.names(f"{base}/docker") if name.startswith("runtime-")]
     # Below each there is a folder for each of containerd's namespaces: Docker's is "moby".
     for top in (f"{base}/containerd/runc", *[f"{base}/docker/{name}" for name in runtimes]):
-        yield from [f"{top}/{name}" for name in files.names(top)]
+        yield from [f"{top}/{name}" for name in files.host.names(top)]
 
 
 def _runcs_bundle(document: dict[str, Any]) -> object:
@@ -285,7 +285,7 @@ def names(files: Files, bundles: Iterable[str]) -> dict[str, ContainerNames]:
     """Names by id, of all containers that engines keep lists of; bundles: of those that run."""
     # A bundle of podman's or CRI-O's is STORAGE/KIND-containers/ID/userdata, wherever its storage is.
     folders = {bundle.rsplit("/", 2)[0] for bundle in bundles if bundle.endswith("/userdata")}
-    folders |= {f"{at}/{name}" for at in _STORAGE for name in files.names(at) if name.endswith("-containers")}
+    folders |= {f"{at}/{name}" for at in _STORAGE for name in files.host.names(at) if name.endswith("-containers")}
     return {**dict(_of_storage(files, folders)), **dict(_of_docker(files))}
 
 
@@ -333,7 +333,7 @@ def _stored(item: dict[str, Any]) -> ContainerNames:
 def _of_docker(files: Files) -> Iterator[tuple[str, ContainerNames]]:
     folder = files.object(DOCKER.ours).get("data-root")
     containers = f"{folder if isinstance(folder, str) else '/var/lib/docker'}/containers"
-    for id in files.names(containers):
+    for id in files.host.names(containers):
         name = files.object(f"{containers}/{id}/config.v2.json").get("Name")
         if isinstance(name, str):
             yield id, _kubelets(DOCKER.name, name.lstrip("/")[:_LONGEST_NAME])

@@ -17,6 +17,7 @@ from itertools import islice
 from time import monotonic
 from typing import Any
 
+from oci_gpu_hook.container.ipc import NO_SYMLINKS
 from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.host.root import HostRoot
@@ -42,8 +43,6 @@ _FOLDER = posix.O_RDONLY | posix.O_DIRECTORY
 # O_NONBLOCK: the open of a file with a lease waits for its holder.  O_NOCTTY: a terminal would become ours.
 _NO_WAIT = posix.O_NONBLOCK | posix.O_NOCTTY
 _WRITABLE = 0o222
-_IN_ROOT = syscalls.RESOLVE_IN_ROOT | syscalls.RESOLVE_NO_MAGICLINKS
-_NO_LINKS = syscalls.RESOLVE_NO_SYMLINKS | syscalls.RESOLVE_NO_MAGICLINKS
 # Filesystems that answer by themselves: no daemon of a user's and no server is asked.  An overlay asks those that it is
 # made of: one that a user has made does not.
 _LOCAL = frozenset(
@@ -93,7 +92,8 @@ class ContainerRoot:
 
     def open(self, path: str, flags: int = posix.O_PATH, *, with_links: bool = True) -> int:
         """A descriptor of what `path` leads to; OSError if it leads nowhere, or a link does and may not."""
-        return syscalls.openat2(self.fd, path, flags, resolve=_IN_ROOT if with_links else _IN_ROOT | _NO_LINKS)
+        resolve = syscalls.RESOLVE_BELOW if with_links else NO_SYMLINKS
+        return syscalls.openat2(self.fd, path, flags, resolve=resolve)
 
     def status(self, path: str, *, with_links: bool = True) -> posix.stat_result | None:
         with suppress(OSError), closing(self.open(path, with_links=with_links)) as fd:
@@ -154,19 +154,17 @@ def our_mounts() -> Mounts:
 
 def mounts_of(host: HostRoot, pid: int) -> Mounts | None:
     """The mounts that a process sees; None if they cannot be read, or are too many."""
-    with suppress(OSError), closing(host.open(f"/proc/{pid}/mountinfo", posix.O_RDONLY)) as fd:
-        data = content(fd, _LARGEST_MOUNTINFO)
-        return Mounts(data) if data else None
-    return None
+    data = mountinfo(host, pid, _LARGEST_MOUNTINFO + 1)
+    return Mounts(data) if 0 < len(data) <= _LARGEST_MOUNTINFO else None
 
 
-def mountinfo(host: HostRoot, pid: int) -> bytes:
+def mountinfo(host: HostRoot, pid: int, most: int = _MAX_OF_FIRST) -> bytes:
     """The first bytes of what the kernel says of the mounts that a process sees; none if there is no such process."""
-    said = b""
+    said = bytearray()
     with suppress(OSError), closing(host.open(f"/proc/{pid}/mountinfo", posix.O_RDONLY)) as fd:
-        while len(said) < _MAX_OF_FIRST and (piece := posix.read(fd, 1 << 16)):
+        while len(said) < most and (piece := posix.read(fd, 1 << 16)):
             said += piece
-    return said
+    return bytes(said)
 
 
 def root_of(mountinfo: bytes) -> tuple[str, str] | None:
@@ -192,10 +190,7 @@ class Files:
     """What runtimes and engines keep: for root only what root alone could have made and written.  mounts: ours."""
 
     def __init__(self, host: HostRoot, mounts: Mounts) -> None:
-        self._root, self._mounts = host, mounts
-
-    def names(self, path: str) -> list[str]:
-        return self._root.names(path)
+        self.host, self._mounts = host, mounts
 
     def parsed(self, path: str) -> object:
         """The JSON value in a regular file; None if there is none, or it is larger, or has too many values."""
@@ -211,10 +206,10 @@ class Files:
 
     def _read(self, path: str) -> bytes | None:
         if posix.geteuid() != ROOT:
-            return read_file(self._root, path)  # what that user may: there is no power to lose
+            return read_file(self.host, path)  # what that user may: there is no power to lose
         # Root may have started a container in a folder of a user's, who can write anything there.
-        is_local = self._mounts.is_local(self._root.path.rstrip("/") + path)
-        return read_source(self._root.fd, path, LARGEST) if is_local else None
+        is_local = self._mounts.is_local(self.host.path.rstrip("/") + path)
+        return read_source(self.host.fd, path, LARGEST) if is_local else None
 
 
 def _content(fd: int, largest: int) -> bytes | None:
