@@ -102,18 +102,12 @@ def as_json(program: str, said: str) -> str:
     return f"{json.dumps({'msg': f'{program}: {plain(said, LONGEST_LIST)}', 'level': 'error', 'time': time})}\n"
 
 
-def _is_open(fd: int) -> bool:
-    try:
-        return bool(posix.fstat(fd))
-    except OSError:
-        return False
-
-
 def _lacks_it(path: str) -> bool:
     """Whether it is not our stderr, and crun does not write over what stands there, as in a file without O_APPEND."""
     try:
+        # A hook of crun's has a stderr if crun has one.
         status = posix.stat(path)
-        is_ours = is_same(status, posix.fstat(2)) if _is_open(2) else False
+        is_ours = is_same(status, posix.fstat(2))
         if is_ours or not is_regular(status):
             return not is_ours
         fdinfo = procfile.read_whole(path.replace("/fd/", "/fdinfo/"))

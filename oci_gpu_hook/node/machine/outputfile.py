@@ -16,8 +16,7 @@ from contextlib import contextmanager, suppress
 from oci_gpu_hook.errors import ApplyError, ConfigError, UsageError, quoted
 from oci_gpu_hook.host.source import UntrustedError, open_source
 from oci_gpu_hook.kernel import syscalls
-from oci_gpu_hook.kernel.descriptors import closing, replace
-from oci_gpu_hook.kernel.filetypes import is_folder
+from oci_gpu_hook.kernel.descriptors import closing, reopened, replace
 
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
@@ -110,12 +109,8 @@ def trusted(path: str) -> int:
     """An O_PATH descriptor of the folder at `path`, to which only root could have led, if we are root."""
     if os.geteuid() != 0:
         return os.open(path, _FOLDER)
-    with closing(os.open("/", _FOLDER)) as top:
-        fd = open_source(top, path)
-    if not is_folder(os.fstat(fd)):
-        os.close(fd)
-        raise NotADirectoryError(syscalls.ENOTDIR, os.strerror(syscalls.ENOTDIR))
-    return fd
+    with closing(os.open("/", _FOLDER)) as top, closing(open_source(top, path)) as found:
+        return reopened(found, _FOLDER)
 
 
 @contextmanager
