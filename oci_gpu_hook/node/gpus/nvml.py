@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from oci_gpu_hook.driver import survey
 from oci_gpu_hook.driver.inventory import DriverInventory
+from oci_gpu_hook.driver.proc import Gpu
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.machine import childprocess
 from oci_gpu_hook.planning.compatibility import BRANDS
@@ -37,9 +38,7 @@ _GONE = ("GPU_IS_LOST", "RESET_REQUIRED", "UNINITIALIZED", "DRIVER_NOT_LOADED")
 
 
 class GpuFacts(NamedTuple):
-    """One GPU, see `proc.Gpu`; mig: GPU instance, compute instance, and what else is known of each MIG device;
-    number: NVML's, None if not known.
-    """
+    """One GPU, see `proc.Gpu`; mig: of each MIG device GPU instance, compute instance and what else is known."""
 
     uuid: str
     bus_id: str
@@ -48,7 +47,7 @@ class GpuFacts(NamedTuple):
     mig: Sequence[tuple[int, int, dict[str, Any]]]
     in_mig_mode: bool = False
     peers: tuple[str, ...] = ()
-    number: int | None = None
+    number: int = -1
 
 
 class Facts(NamedTuple):
@@ -161,41 +160,35 @@ def facts(host: HostRoot, found: DriverInventory, seconds: float) -> Facts:
 
 
 def with_facts(found: DriverInventory, facts: Facts) -> DriverInventory:
-    """As it is if NVML is of another version, and knows nothing of this module.  A GPU that NVML does not number is
-    none that a container can use, and has no index.
+    """As it is if NVML is of another version, and knows nothing of this module.  GPUs have the numbers that NVML gives
+    them: one without, which it could not start, is none that a container can use, and has no index.
     """
     if facts.driver_version != found.driver_version:
         return found
     before = (survey.FROM_BRANCH, *survey.missing(found.gpus, found.mig_devices))
-    found = _numbered(found, facts)
     listed = {gpu.bus_id: gpu for gpu in facts.gpus}
     named = {(gpu.bus_id, gi, ci): mig for gpu in facts.gpus for gi, ci, mig in gpu.mig}
-    gpus = []
+    # Else one was lost while it was asked, and which number it has is not known.
+    is_numbered = 0 < facts.numbered == len(listed)
+    gpus: dict[int, Gpu] = {}
     for gpu in found.gpus:
-        if said := listed.get(gpu.bus_id):
+        index, said = gpu.nvml_index, listed.get(gpu.bus_id)
+        if said:
             gpu = gpu._replace(uuid=gpu.uuid or said.uuid, compute_capability=said.compute_capability)
             gpu = gpu._replace(brand=said.brand, peers=said.peers, in_mig_mode=said.in_mig_mode)
-        gpus.append(gpu)
-    addresses = {gpu.nvml_index: gpu.bus_id for gpu in gpus}
-    devices = [it._replace(**named.get((addresses[it.gpu], it.gi, it.ci), {})) for it in found.mig_devices]
-    made = found._replace(cuda_version=facts.cuda_version, gpus=tuple(gpus), mig_devices=tuple(devices))
+            gpu = gpu._replace(nvml_index=said.number if is_numbered else index)
+        if said or not is_numbered:
+            gpus[index] = gpu
+    parents = [(it, gpus[it.gpu]) for it in found.mig_devices if it.gpu in gpus]
+    devices = [it._replace(gpu=gpu.nvml_index, **named.get((gpu.bus_id, it.gi, it.ci), {})) for it, gpu in parents]
+    made = found._replace(
+        cuda_version=facts.cuda_version,
+        gpus=tuple(sorted(gpus.values(), key=lambda gpu: gpu.nvml_index)),
+        mig_devices=tuple(devices),
+        unlisted=tuple([gpu.bus_id for gpu in found.gpus if gpu.nvml_index not in gpus]),
+    )
     others = [sentence for sentence in found.unknown if sentence not in before]
     return made._replace(unknown=(*others, *survey.missing(made.gpus, made.mig_devices)))
-
-
-def _numbered(found: DriverInventory, facts: Facts) -> DriverInventory:
-    """The inventory with the GPUs that NVML numbers, by these numbers: one that it could not start has none."""
-    numbers = {gpu.bus_id: gpu.number for gpu in facts.gpus if gpu.number is not None}
-    if not facts.numbered or len(numbers) != facts.numbered:
-        # One was lost while it was asked, and which number it has is not known.
-        return found
-    gpus = [gpu._replace(nvml_index=numbers[gpu.bus_id]) for gpu in found.gpus if gpu.bus_id in numbers]
-    renamed = {gpu.nvml_index: numbers[gpu.bus_id] for gpu in found.gpus if gpu.bus_id in numbers}
-    return found._replace(
-        gpus=tuple(sorted(gpus, key=lambda gpu: gpu.nvml_index)),
-        mig_devices=tuple([it._replace(gpu=renamed[it.gpu]) for it in found.mig_devices if it.gpu in renamed]),
-        unlisted=tuple([gpu.bus_id for gpu in found.gpus if gpu.bus_id not in numbers]),
-    )
 
 
 def facts_of(pynvml: Any, gpu: Any) -> dict[str, Any]:
