@@ -204,7 +204,8 @@ def _nodes(host: HostRoot, wanted: tuple[DeviceNode, ...]) -> list[Finding]:
 def rdma(host: HostRoot, modules: tuple[str, ...]) -> list[Finding]:
     adapters = hardware.rdma_adapters(host)
     # mlx5 takes memory by dma-buf; NVIDIA's proprietary module gives none.
-    if not adapters or _PEER_MEMORY.intersection(modules) or hardware.is_open_module(host):
+    is_open = b" Open Kernel Module " in (host.read(proc.VERSION) or b"")
+    if not adapters or is_open or _PEER_MEMORY.intersection(modules):
         return []
     why = "nvidia_peermem is not loaded, and there is no dma-buf, as NVIDIA's module is not the open one"
     seen = f"{some(adapters, most=1)} cannot reach the GPUs' memory: {why}"

@@ -136,10 +136,6 @@ def rdma_adapters(host: HostRoot) -> list[str]:
     return [name for path in ours for name in host.names(f"{path}/infiniband")]
 
 
-def is_open_module(host: HostRoot) -> bool:
-    return b" Open Kernel Module " in (host.read(proc.VERSION) or b"")
-
-
 def has_anything(host: HostRoot, found: VendorState) -> bool:
     what = found.inventory
     return bool(what.libraries or what.cached or what.files or found.sockets or proof(host, found))

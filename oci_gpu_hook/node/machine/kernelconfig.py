@@ -8,11 +8,9 @@ from __future__ import annotations
 import posix
 
 from oci_gpu_hook.container.devicecgroup import CGROUP_ROOT, is_unified
+from oci_gpu_hook.formats import devicefilter
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel import bpf
-
-# r0 = 1; exit: "allowed", as a device program answers.
-_ALLOW = bytes.fromhex("b7000000010000009500000000000000")
 
 
 def modules(host: HostRoot) -> tuple[str, ...]:
@@ -31,7 +29,7 @@ def bpf_refusal(host: HostRoot) -> str | None:
     if cgroup_version(host) != "v2" or host.path != "/":
         return None
     try:
-        posix.close(bpf.prog_load(_ALLOW, name="doctor"))
+        posix.close(bpf.prog_load(devicefilter.program(()), name="doctor"))
     except OSError as err:
         return err.strerror or str(err)
     return ""
