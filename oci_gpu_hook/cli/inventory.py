@@ -179,16 +179,16 @@ class _Watch:
         self.others_said = lines
 
 
-def _moments(interval: float) -> Iterator[str]:
+def _moments(interval: float) -> Iterator[None]:
     """Yields at once, and then at each event of udev, or if there was none for the interval."""
-    yield ""
+    yield
     try:
         yield from hardware.udev_events(_SETTLE_SECONDS, interval)
     except (ImportError, OSError) as err:
         click.echo(f"udev cannot be asked: {err}; looking every {interval:g} seconds")
     while True:
         time.sleep(interval)
-        yield ""
+        yield
 
 
 def _refresh(host: HostRoot, driver_root: str, seconds: float) -> DriverInventory:

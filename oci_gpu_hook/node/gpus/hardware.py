@@ -141,8 +141,8 @@ def has_anything(host: HostRoot, found: VendorState) -> bool:
     return bool(what.libraries or what.cached or what.files or found.sockets or proof(host, found))
 
 
-def udev_events(settle: float, interval: float) -> Iterator[str]:
-    """Of modules, PCI functions and accelerators the last event, "" if there was none for `interval` seconds.
+def udev_events(settle: float, interval: float) -> Iterator[None]:
+    """Of modules, PCI functions and accelerators; one as well if there was none for `interval` seconds.
 
     They come in bursts while a driver loads: one is yielded after `settle` seconds without another.  ImportError
     without pyudev, OSError without udev: the caller must look by itself.
@@ -154,9 +154,7 @@ def udev_events(settle: float, interval: float) -> Iterator[str]:
         monitor.filter_by(subsystem)
     monitor.start()
     while True:
-        event = monitor.poll(timeout=interval)
-        last = ""
-        while event is not None:
-            last = f"{event.action} {event.sys_name}"
-            event = monitor.poll(timeout=settle)
-        yield last
+        seconds = interval
+        while monitor.poll(timeout=seconds) is not None:
+            seconds = settle
+        yield
