@@ -352,12 +352,10 @@ def _run(code: bytes, context: bytes) -> int:
         opcode, both, offset, immediate = _INSTRUCTION.unpack_from(code, 8 * at)
         dst, src = both & 15, both >> 4
         at += 1
+        size = _LOADS.get(opcode, 0)
         if opcode == _EXIT:
             return registers[0]
-        if opcode in _LOADS:
-            size = _LOADS[opcode]
-            if src in registers or not 0 <= offset <= len(context) - size:
-                raise ValueError("device programs have no such instruction")
+        if size and src not in registers and 0 <= offset <= len(context) - size:
             registers[dst] = int.from_bytes(context[offset : offset + size], "little")
         elif opcode == _LDDW:
             registers[dst] = immediate & 0xFFFFFFFF | (_INSTRUCTION.unpack_from(code, 8 * at)[3] & 0xFFFFFFFF) << 32
