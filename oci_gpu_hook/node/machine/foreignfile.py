@@ -105,10 +105,7 @@ class ContainerRoot:
         return number(status) if status and is_character_device(status) else None
 
     def read(self, path: str, largest: int = LARGEST) -> bytes | None:
-        """None if there is no regular file, or it is larger."""
-        with suppress(OSError), closing(self.open(path)) as fd:
-            return _content(fd, largest)
-        return None
+        return read_file(self, path, largest)
 
     def names(self, path: str) -> list[str]:
         with suppress(OSError), closing(self.open(path, _FOLDER)) as fd:
@@ -179,10 +176,12 @@ def regular(path: str) -> int:
         return _reopened(fd)
 
 
-def read_file(host: HostRoot, path: str, largest: int = LARGEST) -> bytes | None:
-    """A regular file that root has named and others may have filled, as a bundle's; None if there is none."""
-    with suppress(OSError), closing(host.open(path)) as fd:
-        return _content(fd, largest)
+def read_file(root: HostRoot | ContainerRoot, path: str, largest: int = LARGEST) -> bytes | None:
+    """A regular file that others may have filled, as a bundle's; None if there is none, or it is larger."""
+    with suppress(OSError), closing(root.open(path)) as named:
+        if posix.fstat(named).st_size <= largest:
+            with closing(_reopened(named)) as fd:
+                return content(fd, largest)
     return None
 
 
@@ -210,14 +209,6 @@ class Files:
         # Root may have started a container in a folder of a user's, who can write anything there.
         is_local = self._mounts.is_local(self.host.path.rstrip("/") + path)
         return read_source(self.host.fd, path, LARGEST) if is_local else None
-
-
-def _content(fd: int, largest: int) -> bytes | None:
-    """The content of the regular file that an O_PATH descriptor names; None if it is larger, OSError if it is none."""
-    if posix.fstat(fd).st_size > largest:
-        return None
-    with closing(_reopened(fd)) as opened:
-        return content(opened, largest)
 
 
 def _reopened(fd: int) -> int:
