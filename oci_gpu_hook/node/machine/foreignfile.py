@@ -25,7 +25,7 @@ from oci_gpu_hook.host.source import read_source
 from oci_gpu_hook.kernel import procfile, syscalls
 from oci_gpu_hook.kernel.descriptors import closing, content, reopened
 from oci_gpu_hook.kernel.filetypes import is_character_device, is_regular
-from oci_gpu_hook.kernel.mountinfo import parsed
+from oci_gpu_hook.kernel.mountinfo import mounts
 
 Number = tuple[int, int]
 
@@ -45,19 +45,17 @@ _NO_WAIT = posix.O_NONBLOCK | posix.O_NOCTTY
 _WRITABLE = 0o222
 # Filesystems that answer by themselves: no daemon of a user's and no server is asked.  An overlay asks those that it is
 # made of: one that a user has made does not.
-_LOCAL = frozenset(
-    (
-        *("tmpfs", "ramfs", "rootfs", "devtmpfs", "overlay", "ext2", "ext3", "ext4", "xfs"),
-        *("btrfs", "f2fs", "zfs", "bcachefs", "squashfs", "erofs", "iso9660", "vfat"),
-    )
-)
+_LOCAL = {
+    *("tmpfs", "ramfs", "rootfs", "devtmpfs", "overlay", "ext2", "ext3", "ext4", "xfs"),
+    *("btrfs", "f2fs", "zfs", "bcachefs", "squashfs", "erofs", "iso9660", "vfat"),
+}
 
 
 class Mounts:
     """The topmost one at each mount point (proc_pid_mountinfo(5)); is_ours: whether this program lies on its "/"."""
 
     def __init__(self, mountinfo: bytes, *, is_ours: bool = False) -> None:
-        self.points = {mount.point: mount for mount in filter(None, map(parsed, mountinfo.split(b"\n")))}
+        self.points = {mount.point: mount for mount in mounts([mountinfo])}
         self._is_ours = is_ours
 
     def way(self, path: str) -> list[str]:
@@ -166,8 +164,7 @@ def mountinfo(host: HostRoot, pid: int, most: int = _MAX_OF_FIRST) -> bytes:
 
 def root_of(mountinfo: bytes) -> tuple[str, str] | None:
     """As `Mounts.shown`, of the first mount at "/", over which others lie; None if the root is not a mount point."""
-    lines = [parsed(line) for line in mountinfo.split(b"\n") if b" / " in line]
-    return next(((mount.device, mount.root) for mount in filter(None, lines) if mount.point == "/"), None)
+    return next(((mount.device, mount.root) for mount in mounts([mountinfo]) if mount.point == "/"), None)
 
 
 def regular(path: str) -> int:
