@@ -15,11 +15,11 @@ from __future__ import annotations
 import posix
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from oci_gpu_hook.container.devicecgroup import is_named_after
-from oci_gpu_hook.errors import UsageError, quoted
-from oci_gpu_hook.formats import jsontext
+from oci_gpu_hook.errors import BundleError, UsageError, quoted
 from oci_gpu_hook.formats.decimal import decimal
 from oci_gpu_hook.host.podman import RECORDS
 from oci_gpu_hook.host.root import HostRoot
@@ -28,6 +28,7 @@ from oci_gpu_hook.node.machine import foreignfile, kernelconfig, processes
 from oci_gpu_hook.node.machine.foreignfile import ROOT, Files
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.annotations import CONTAINERDS_NAMES
+from oci_gpu_hook.request.state import object_of
 
 _USERS = "/run/user"
 # The file of each runtime's, and the keys of a container's first process and of its start.
@@ -322,12 +323,10 @@ def _of_storage(files: Files, folders: Iterable[str]) -> Iterator[tuple[str, Con
 def _stored(item: dict[str, Any]) -> ContainerNames:
     """One container of containers/storage; of the two engines only CRI-O says a pod's id."""
     full = str(next(iter(item["names"]), ""))[:_LONGEST_NAME]
-    try:
-        metadata = jsontext.loads(str(item.get("metadata", "null")).encode())
-    except ValueError:
-        metadata = None
-    is_crios = isinstance(metadata, dict) and "pod-id" in metadata
-    return _kubelets(CRIO.name, full) if is_crios else ContainerNames(PODMAN.name, full, full)
+    with suppress(BundleError, UnicodeEncodeError):
+        if "pod-id" in object_of(str(item.get("metadata")).encode(), "its metadata"):
+            return _kubelets(CRIO.name, full)
+    return ContainerNames(PODMAN.name, full, full)
 
 
 def _of_docker(files: Files) -> Iterator[tuple[str, ContainerNames]]:

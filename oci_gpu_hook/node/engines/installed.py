@@ -13,12 +13,14 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
+from oci_gpu_hook.errors import BundleError
 from oci_gpu_hook.formats import glob, jsontext
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_regular
 from oci_gpu_hook.node.engines.enginekinds import CONTAINERD, DOCKER, ENGINES, EngineKind
 from oci_gpu_hook.node.machine import foreignfile
 from oci_gpu_hook.record import NamedTuple
+from oci_gpu_hook.request.state import object_of
 from oci_gpu_hook.request.words import CDI_FOLDERS
 
 
@@ -282,12 +284,9 @@ def docker_settings(host: HostRoot, path: str = DOCKER.ours) -> dict[str, Any]:
     if data is None:
         raise ValueError(f"it cannot be read as a file of at most {_LARGEST >> 20} MiB")
     try:
-        document = jsontext.loads(data)
-    except ValueError as err:
-        raise ValueError(f"it is not JSON: {str(err)[:200]}") from err
-    if not isinstance(document, dict):
-        raise ValueError("it is not a JSON object")
-    return document
+        return object_of(data, "it", _LARGEST)
+    except BundleError as err:
+        raise ValueError(err.message) from err
 
 
 def runtime_of(
