@@ -160,11 +160,10 @@ def find_readers(host: HostRoot, docker: dict[str, Any] | None, docker_file: str
     """What gives devices by CDI; docker: dockerd's settings, None if there is no dockerd, or they cannot be read."""
     of_engines = [(kind.name, values_of(host, kind)) for kind in ENGINES if kind.files and is_there(host, kind)]
     if docker is not None:
-        features, named = docker.get("features"), docker.get("cdi-spec-dirs")
+        features = docker.get("features")
+        is_on = features.get("cdi") if isinstance(features, dict) else None
         # For dockerd an empty list is its default, and an empty name no folder.
-        said: dict[str, Any] = {_SPECS: named} if named else {}
-        said[_IS_ON] = features.get("cdi") if isinstance(features, dict) else None
-        of_engines.append((DOCKER.name, [(docker_file, said)]))
+        of_engines.append((DOCKER.name, [(docker_file, {_SPECS: docker.get("cdi-spec-dirs") or None, _IS_ON: is_on})]))
     found = []
     for name, files in of_engines:
         folders, file = named_folders(files, _SPECS, CDI_FOLDERS)
