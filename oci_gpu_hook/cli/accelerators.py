@@ -60,7 +60,8 @@ def find_accelerators(
     host: HostRoot, driver_root: str, others: FoundVendors, nvidia: Callable[[], DriverInventory] | None
 ) -> Accelerators:
     """DriverError if there is nothing at all.  nvidia: its inventory without nodes; None leaves its driver out."""
-    vendors = [(item, hardware.proof(host, item)) for item in others.vendors if hardware.has_anything(host, item)]
+    named = [(it, it.inventory, hardware.proof(host, it)) for it in others.vendors]
+    vendors = [(it, by) for it, its, by in named if by or it.sockets or its.libraries or its.cached or its.files]
     found = Accelerators(None, None, platform.prove(host), None, tuple(vendors), others.wrong)
     try:
         instead = _of_platform(host)

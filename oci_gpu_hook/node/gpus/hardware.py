@@ -136,11 +136,6 @@ def rdma_adapters(host: HostRoot) -> list[str]:
     return [name for path in ours for name in host.names(f"{path}/infiniband")]
 
 
-def has_anything(host: HostRoot, found: VendorState) -> bool:
-    what = found.inventory
-    return bool(what.libraries or what.cached or what.files or found.sockets or proof(host, found))
-
-
 def udev_events(settle: float, interval: float) -> Iterator[None]:
     """Of modules, PCI functions and accelerators; one as well if there was none for `interval` seconds.
 
