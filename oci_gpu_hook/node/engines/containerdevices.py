@@ -188,10 +188,8 @@ def _container(
 
 def _verdict(host: HostRoot, cgroup: str, version: str) -> Callable[[int, int], bool | None]:
     """What v1's rules, or those programs of v2 that are in effect, answer; None if they cannot be read."""
-    if version == "v1" and cgroup:
-        data = host.read(f"{cgroup}/devices.list")
-        if data is not None:
-            return partial(by_rules, data.decode("ascii", "replace"))
+    if version == "v1" and cgroup and (data := host.read(f"{cgroup}/devices.list")) is not None:
+        return partial(by_rules, data.decode("ascii", "replace"))
     if version == "v2" and cgroup and host.path == "/":
         with suppress(OSError), closing(posix.open(cgroup, _DIRECTORY)) as fd:
             ids = bpf.prog_query(fd, query_flags=bpf.BPF_F_QUERY_EFFECTIVE)[1]
