@@ -55,7 +55,9 @@ def ask(work: Callable[[Callable[[], None]], Any], seconds: Sequence[float]) -> 
     finally:
         os.close(reader)
         os.kill(child, signal.SIGKILL)
-        _reap(child)
+        until = time.monotonic() + _END_SECONDS
+        while not os.waitpid(child, os.WNOHANG)[0] and time.monotonic() < until:
+            time.sleep(0.01)
     if "refused" in document:
         name, message, hint = document["refused"]
         raise getattr(errors, name)(message, hint)
@@ -97,12 +99,6 @@ def _next(fd: int, until: float) -> bytes:
     if not poll.poll(max(0.0, until - time.monotonic()) * 1000):
         raise TimeoutError
     return os.read(fd, 1 << 16)
-
-
-def _reap(child: int) -> None:
-    until = time.monotonic() + _END_SECONDS
-    while not os.waitpid(child, os.WNOHANG)[0] and time.monotonic() < until:
-        time.sleep(0.01)
 
 
 def python(

@@ -74,8 +74,7 @@ def credentials(host: HostRoot, pid: int) -> tuple[int, int, list[int]]:
 
 def makes_nodes(host: HostRoot, pid: int) -> bool:
     """Whether a process has CAP_MKNOD in its user namespace."""
-    word = _status(host, pid).get("CapEff", "")
-    return bool(int(word, 16) >> _CAP_MKNOD & 1) if word else False
+    return bool(int(_status(host, pid).get("CapEff", "0"), 16) >> _CAP_MKNOD & 1)
 
 
 def program(host: HostRoot, pid: int) -> str:
