@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from oci_gpu_hook.cli.options import Row, aligned, section, sentences
+from oci_gpu_hook.cli.options import Row, section, sentences
 from oci_gpu_hook.driver.inventory import DriverInventory, Library, with_nodes
 from oci_gpu_hook.driver.nodes import FAMILIES, DeviceNode
 from oci_gpu_hook.errors import DriverError
@@ -97,7 +97,7 @@ def text(found: Accelerators, *, everything: bool) -> list[str]:
     elif found.instead:
         lines = [*found.instead[1], *(found.instead[2] if everything else ())]
     for item in found.here():
-        lines += ["", *_vendor_text(item)]
+        lines += _vendor_text(item)
     unused = [summary(item) for item, proof in found.vendors if everything and not proof]
     return [*lines, *sentences("files of vendors without hardware here", unused), *wrong_lines(found.wrong)]
 
@@ -194,8 +194,7 @@ def _vendor_text(found: VendorState) -> list[str]:
     kind = f" ({what.kind})" if what.kind else ""
     version = f", version {what.version}" if what.version else ""
     return [
-        f"{what.flag}{kind}{version}, by {what.file}",
-        *(aligned(rows) if rows else ["  no device"]),
+        *section(f"{what.flag}{kind}{version}, by {what.file}", rows, "no device"),
         f"  {_counted(found)}",
         *[f"  {sentence}" for sentence in (*said, *found.faults)],
     ]

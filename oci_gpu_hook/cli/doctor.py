@@ -6,7 +6,7 @@ from __future__ import annotations
 import click
 
 from oci_gpu_hook.cli import cdi, containerreport
-from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
+from oci_gpu_hook.cli.options import Row, columns, config_file, host_root, output_format, show
 from oci_gpu_hook.container import memoryregion
 from oci_gpu_hook.driver.inventory import DriverInventory, of_this_host
 from oci_gpu_hook.driver.survey import read_true
@@ -140,13 +140,11 @@ def _containerd(host: HostRoot, tool: str, unknown: set[str], *, is_alone: bool)
 
 def lines(findings: list[diagnosis.Finding], least: int = 0) -> list[str]:
     """Below each finding the command that fixes it, to be pasted.  least: the width of a check's name."""
-    width = max([least, *[len(item.check) for item in findings]]) + 2
-    found = []
+    rows: list[Row] = []
     for item in findings:
-        found.append(f"{item.level:6}{item.check:{width}}{item.seen}")
-        if item.remedy:
-            found.append(f"{'':{6 + width}}fix: {item.remedy}")
-    return found
+        rows.append((item.level, item.check.ljust(least), item.seen))
+        rows += [("", "", f"fix: {item.remedy}")] if item.remedy else []
+    return columns(rows)
 
 
 def painted(line: str) -> str:

@@ -88,16 +88,12 @@ def as_json(value: Any) -> Any:
 
 
 def section(title: str, rows: Iterable[Row], empty: str = "") -> list[str]:
-    lines = aligned(rows) or ([f"  {empty}"] if empty else [])
+    lines = [f"  {line}" for line in columns(rows)] or ([f"  {empty}"] if empty else [])
     return ["", title, *lines] if lines else []
 
 
 def sentences(title: str, found: Iterable[str]) -> list[str]:
     return section(title, [(sentence,) for sentence in found])
-
-
-def aligned(rows: Iterable[Row]) -> list[str]:
-    return [f"  {line}" for line in columns(rows)]
 
 
 def columns(rows: Iterable[Row]) -> list[str]:
