@@ -111,15 +111,13 @@ def lines_of(held: Holders, found: AllContainers) -> list[str]:
     if held.open:
         lines += [f"held by no container, and open to privileged containers ({who}): {_list(held.open)}"]
     lines += [note for item in holding for note in _notes(item)]
-    notes = (
-        (
-            not all([item.is_certain for item in holding]),
-            "whether the device cgroups allow what is there cannot be read here",
-        ),
-        (is_partial, f"{unseen} processes of other users could not be looked into: run it as root"),
-        (found.unlooked, f"there was no time for {found.unlooked} more containers: their devices are not known"),
-    )
-    return [*lines, *[note for holds, note in notes if holds]]
+    if not all([item.is_certain for item in holding]):
+        lines.append("whether the device cgroups allow what is there cannot be read here")
+    if is_partial:
+        lines.append(f"{unseen} processes of other users could not be looked into: run it as root")
+    if found.unlooked:
+        lines.append(f"there was no time for {found.unlooked} more containers: their devices are not known")
+    return lines
 
 
 def _notes(item: Holder) -> list[str]:
