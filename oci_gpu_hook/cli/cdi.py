@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -35,9 +35,6 @@ from oci_gpu_hook.request.settings import Settings, read_settings
 from oci_gpu_hook.request.words import ADMINISTRATOR, ALL, CAPABILITIES, FEATURES, NONE, items
 from oci_gpu_hook.vendors import folders, platform
 from oci_gpu_hook.vendors import vendorhost as on_host
-
-if TYPE_CHECKING:
-    from oci_gpu_hook.node.setup.cdispec import Nodes
 
 GPU, MANAGEMENT, IMEX = "gpu", "management", "imex"
 # What is beside GPUs, each by the name of its nodes' family.
@@ -140,9 +137,8 @@ def hook_of(
 def granted(capabilities: str, settings: Settings) -> tuple[str, ...]:
     """Those of the named capabilities that the administrator allows; UsageError if there is none."""
     words = items(capabilities)
-    for word in words:
-        if word not in CAPABILITIES and word != ALL:
-            raise UsageError(f"unknown capability {quoted(word)} in --capabilities", _CHOICE)
+    if unknown := [word for word in words if word not in (*CAPABILITIES, ALL)]:
+        raise UsageError(f"unknown capability {quoted(unknown[0])} in --capabilities", _CHOICE)
     named = [name for name in CAPABILITIES if name in words or ALL in words]
     if not named:
         raise UsageError("--capabilities names no capability", _CHOICE)
@@ -187,7 +183,7 @@ def _means(found: dict[str, str]) -> tuple[tuple[str, str], ...]:
     return tuple([(path, it) for path, it in found.items() if path.startswith("/dev/") and not {*path} & {*",="}])
 
 
-def _nodes(found: DriverInventory, request: Request) -> Nodes:
+def _nodes(found: DriverInventory, request: Request) -> spec_of.Nodes:
     """That of nvidia-modeset only if it is there: an engine refuses a path that is not."""
     wanted = selection.nodes(request, selection.select(request, found), found)
     return tuple(dict.fromkeys([node for node, _ in wanted if node.present or node.family != "modeset"]))
@@ -198,7 +194,7 @@ def _of_platform(host: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict
     gpus = hardware.nvidia(host, settings.driver_root) if host.names(proc.GPUS) else None
     inside = layout.layout_of(host.fd, None, user_namespace=False, makes_nodes=True, compat="")
 
-    def provided(selector: str) -> Nodes:
+    def provided(selector: str) -> spec_of.Nodes:
         share, _ = platforms.share(host, inside, Request("cdi-spec", (selector,), hook.capabilities), gpus)
         return tuple([node for node, _ in share.nodes])
 
@@ -306,18 +302,14 @@ def write(path: str, document: dict[str, Any]) -> None:
 
 def _own(path: str) -> dict[str, Any]:
     """The spec of ours in a file, {} if there is none or it is empty; UsageError if something else is there."""
-    found: dict[str, Any] = {}
-    with outputfile.explained(path), suppress(ValueError):
-        try:
-            status = os.lstat(path)
-        except FileNotFoundError:
-            return found
-        if not is_regular(status):
+    data, found = b"", dict[str, Any]()
+    with outputfile.explained(path), suppress(FileNotFoundError):
+        if not is_regular(os.lstat(path)):
             raise UsageError(f"{path} is there and is not a regular file", "name another file")
-        if not status.st_size:
-            return found
         # Not by its name alone: a user's folder may have a FIFO there meanwhile.
-        found = cdispecs.parsed(argumentfile.content(path).decode())
-    if not cdispecs.origin_of(found).is_ours:
+        data = argumentfile.content(path)
+    with suppress(ValueError):
+        found = cdispecs.parsed(data.decode()) if data else {}
+    if data and not cdispecs.origin_of(found).is_ours:
         raise UsageError(f"{path} is there and is not a CDI spec of ours", "move it away first")
     return found
