@@ -11,16 +11,21 @@ from oci_gpu_hook.asking import Options, Question
 from oci_gpu_hook.cli import argumentfile, plantext
 from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
 from oci_gpu_hook.container import rootfs
+from oci_gpu_hook.container.devicecgroup import DeviceCgroup
+from oci_gpu_hook.container.layout import Layout
 from oci_gpu_hook.container.process import Process
 from oci_gpu_hook.errors import ConfigError, RequestError, UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.engines import cdispecs
 from oci_gpu_hook.planning.decide import decide
+from oci_gpu_hook.planning.plan import Container, Plan
 from oci_gpu_hook.request.annotations import folder_of
 from oci_gpu_hook.request.bundle import Bundle
 from oci_gpu_hook.request.state import State
 
 _FOLDER = click.Path(exists=True, file_okay=False, readable=False)
+# Of a container that the hook leaves alone: its root need not be there.
+_NOT_LOOKED_AT = Layout("", "", None, "", user_namespace=False, dev_is_hosts=False)
 
 
 @click.command()
@@ -67,13 +72,11 @@ def plan(
             raise
         notes = (str(err),)
     if settings is None or (request is None and settings.ipc_labels != "all"):
-        none = "request    none: the hook would leave this container alone"
-        lines = [f"bundle     {found.path}", none, *[f"{'':11}{note}" for note in notes]]
-        show(is_json, plantext.no_request_document(container_id, found.path, path, notes), lines)
-        return
-    process = Process(pid) if pid else None
-    inside = rootfs.of_process(path, found.tmpfs(), process) if process else rootfs.of_folder(path)
-    made = decide(found, request, settings, host, inside, id=container_id, process=process, spec=spec)
+        made = Plan(Container(container_id, found.path, path, DeviceCgroup()), _NOT_LOOKED_AT, None, (), ())
+    else:
+        process = Process(pid) if pid else None
+        inside = rootfs.of_process(path, found.tmpfs(), process) if process else rootfs.of_folder(path)
+        made = decide(found, request, settings, host, inside, id=container_id, process=process, spec=spec)
     made = made._replace(notes=(*notes, *made.notes))
     left_out = plantext.missing(made)
     show(is_json, plantext.plan_document(made, left_out), plantext.plan_text(made, left_out))

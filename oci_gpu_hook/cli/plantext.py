@@ -29,7 +29,7 @@ def plan_document(plan: Plan, left_out: Iterable[str] = ()) -> dict[str, object]
     others = ("mig_monitor", "memory_limit", "memory_request")
     rows = [(it.flag, it.file, it.source, it.words()) for it in request.vendors] if request else []
     return {
-        **no_request_document(plan.container.id, plan.container.bundle, plan.container.rootfs, plan.notes),
+        "container": {name: getattr(plan.container, name) for name in ("id", "bundle", "rootfs")},
         "request": request
         and {
             **{name: getattr(request, name) for name in (*fields, *others)},
@@ -41,35 +41,22 @@ def plan_document(plan: Plan, left_out: Iterable[str] = ()) -> dict[str, object]
         **({"chosen": plan.provision.chosen} if plan.provision.chosen else {}),
         **({"done": [document(item) for item in plan.done]} if plan.done else {}),
         "operations": [document(item) for item in plan.operations],
+        "notes": list(plan.notes),
         "left_out": list(left_out),
     }
 
 
-def no_request_document(container_id: str, bundle: str, rootfs: str, notes: Iterable[str]) -> dict[str, object]:
-    return {
-        "container": {"id": container_id, "bundle": bundle, "rootfs": rootfs},
-        "request": None,
-        "driver": None,
-        "label": "",
-        "operations": [],
-        "notes": list(notes),
-        "left_out": [],
-    }
-
-
 def plan_text(plan: Plan, left_out: Iterable[str] = ()) -> list[str]:
-    container = plan.container
+    container, request = plan.container, plan.request
+    alone = "" if plan.operations else ": the hook would leave this container alone"
     lines = [
         f"container  {container.id or '(no id)'}",
         f"bundle     {container.bundle}",
         f"rootfs     {container.rootfs} ({plan.layout.loader or 'a loader that is not known'})",
+        *(_requested(request) if request else [f"request    none{alone}"]),
+        *[f"chosen     {words}" for words in plan.provision.chosen],
     ]
-    if plan.request is not None:
-        lines += _requested(plan.request)
-        lines += [f"chosen     {words}" for words in plan.provision.chosen]
-        lines += [f"driver     {plan.provision.driver_version}"] if plan.provision.driver_version else []
-    else:
-        lines.append("request    none")
+    lines += [f"driver     {plan.provision.driver_version}"] if plan.provision.driver_version else []
     lines += [f"label      {plan.label}"] if plan.label else []
     for operations, by in ((plan.done, ", by the engine"), (plan.operations, "")):
         # Consecutive ones of one kind are a group under one title.
