@@ -233,9 +233,8 @@ def _other_summaries(found: Accelerators) -> list[str]:
 def _make_nodes(host: HostRoot) -> tuple[dict[str, object], list[str]]:
     """As nvidia-modprobe makes them; not one that has the right numbers: its mode is the administrator's choice."""
     missing = missingnodes.missing_nodes(host)
-    if host.path == "/":
-        for name in missingnodes.unloaded(host):
-            _start("modprobe", "-q", name)
+    for name in missingnodes.unloaded(host) if host.path == "/" else ():
+        _start("modprobe", "-q", name)
         missing = missingnodes.missing_nodes(host)
     for node in missing:
         _make_node(host, node)
