@@ -59,18 +59,18 @@ class Accelerators(NamedTuple):
 def find_accelerators(
     host: HostRoot, driver_root: str, others: FoundVendors, nvidia: Callable[[], DriverInventory] | None
 ) -> Accelerators:
-    """DriverError if there is nothing at all.  nvidia: its inventory without nodes; None leaves its driver out."""
+    """nvidia: its inventory without nodes, DriverError if there is nothing at all; None leaves its driver out."""
     named = [(it, it.inventory, hardware.proof(host, it)) for it in others.vendors]
     vendors = [(it, by) for it, its, by in named if by or it.sockets or its.libraries or its.cached or its.files]
     found = Accelerators(None, None, platform.prove(host), None, tuple(vendors), others.wrong)
     try:
-        instead = _of_platform(host)
+        instead = _of_platform(host, *found.platform)
         if instead or not nvidia:
             return found._replace(instead=instead)
         return found._replace(nvidia=with_nodes(host, nvidia(), FAMILIES, driver_root=driver_root))
     except DriverError as err:
         # A vendor's file that is wrong may be that of the hardware that is here.
-        if not found.here() and not found.wrong:
+        if nvidia and not found.here() and not found.wrong:
             raise
         return found._replace(error=err)
 
@@ -111,9 +111,8 @@ def summary(found: VendorState) -> str:
     return f"{what.flag}{what.version and ' '}{what.version}: {_counted(found)}"
 
 
-def _of_platform(host: HostRoot) -> tuple[dict[str, Any], list[str], list[str]] | None:
+def _of_platform(host: HostRoot, kind: str, proof: str) -> tuple[dict[str, Any], list[str], list[str]] | None:
     """As `Accelerators.instead`; None on a host that is neither; DriverError if it gives nothing."""
-    kind, proof = platform.prove(host)
     if kind not in PLATFORMS:
         return None
     left_out: tuple[str, ...] = ()

@@ -113,7 +113,7 @@ class _Watch:
     instead: object = None
 
     def look(self) -> None:
-        trouble = ""
+        before, self.trouble = self.trouble, ""
         try:
             self._renew_others()
             # Else there is other hardware, and nothing of NVIDIA's driver to wait for.
@@ -124,11 +124,10 @@ class _Watch:
             # Also in the middle of an upgrade, before its libraries are there; and what lies at the spec's path and is
             # not ours: who can write to that folder must not end the service.
             is_drivers = isinstance(err, DriverError)
-            trouble = f"waiting for the driver: {err.message}" if is_drivers else f"waiting to write: {err}"
-        if trouble and trouble != self.trouble:
-            click.echo(trouble)
+            self.trouble = f"waiting for the driver: {err.message}" if is_drivers else f"waiting to write: {err}"
+        if self.trouble not in ("", before):
+            click.echo(self.trouble)
             self.are_features_due = True
-        self.trouble = trouble
         beside = features.others(self.host)
         if self.are_features_due or beside != self.beside:
             self.beside, self.are_features_due = beside, False
@@ -164,16 +163,12 @@ class _Watch:
             return
         with _saving():
             others = hardware.refresh(host) if is_old else hardware.find_vendors(host)
-        lines = accelerators.wrong_lines(others.wrong)
-        try:
-            found = accelerators.find_accelerators(host, self.driver_root, others, None)
-            self.are_others_here = bool(found.instead or found.here())
-            # A Jetson's GPU, or that of WSL 2.
-            self.is_spec_due |= bool(found.instead and found.instead != self.instead)
-            self.instead = found.instead
-            lines = [*_other_summaries(found), *lines]
-        except DriverError:
-            self.are_others_here = False
+        found = accelerators.find_accelerators(host, self.driver_root, others, None)
+        self.are_others_here = bool(found.instead or found.here())
+        # A Jetson's GPU, or that of WSL 2.
+        self.is_spec_due |= bool(found.instead and found.instead != self.instead)
+        self.instead = found.instead
+        lines = [*_other_summaries(found), *accelerators.wrong_lines(found.wrong)]
         if lines != (self.others_said or []):
             click.echo("\n".join(filter(None, lines)))
         self.others_said = lines
