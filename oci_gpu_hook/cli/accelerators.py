@@ -29,9 +29,8 @@ def check_is_server(host: HostRoot) -> None:
     kind = platform.platform_of(host)
     if kind in PLATFORMS:
         why = f"this host is {platform.NAMES[kind]}, and no GPU here is driven by NVIDIA's module"
-        raise DriverError(
-            why, "containers ask by NVIDIA_VISIBLE_DEVICES; 'oci-gpu-hook info --all' shows what they get"
-        )
+        hint = "containers ask by NVIDIA_VISIBLE_DEVICES; 'oci-gpu-hook info --all' shows what they get"
+        raise DriverError(why, hint)
 
 
 def of_server(host: HostRoot, driver_root: str, families: tuple[str, ...]) -> DriverInventory:
@@ -77,13 +76,12 @@ def find_accelerators(
 
 def document(found: Accelerators) -> dict[str, Any]:
     """The host for JSON: but for a Jetson and WSL 2, the keys of NVIDIA's inventory are there in any case."""
-    kind, proof = found.platform
     unknown = (found.error.message,) if found.error else ()
     inventory = found.nvidia or NOTHING._replace(unknown=unknown)
+    nvidias = {**inventory._asdict(), "proc_files": [name for name, _ in inventory.proc_files]}
     return {
-        "platform": {"kind": kind, "proof": proof},
-        **(found.instead[0] if found.instead else inventory._asdict()),
-        **({} if found.instead else {"proc_files": [name for name, _ in inventory.proc_files]}),
+        "platform": dict(zip(("kind", "proof"), found.platform)),
+        **(found.instead[0] if found.instead else nvidias),
         "vendors": [_vendor_document(item, proof) for item, proof in found.vendors],
         "wrong": [{"file": item.file, "fault": item.fault} for item in found.wrong],
     }

@@ -138,11 +138,9 @@ def _check_vendor(host: HostRoot, file: str) -> tuple[dict[str, Any], list[str]]
 def _vendor(vendor: Vendor, replaces: str) -> dict[str, Any]:
     """The version as the file says it: the host is not looked at."""
     return {
-        "flag": vendor.flag,
-        "kind": vendor.kind,
+        **{name: getattr(vendor, name) for name in ("flag", "kind", "file")},
         "version": _VERSIONS[vendor.source[0]].format(vendor.source[1]),
         "groups": [group.name for group in vendor.groups],
-        "file": vendor.file,
         "replaces": replaces,
     }
 
