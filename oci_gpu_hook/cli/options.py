@@ -52,14 +52,9 @@ def output_format(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option("--json", "is_json", is_flag=True, callback=asked, help="Print it as JSON.")(older(command))
 
 
+_HOST_ROOT = "Read every path of the host below DIR."
 host_root = click.option(
-    "--host-root",
-    "host",
-    metavar="DIR",
-    default="/",
-    show_default=True,
-    callback=lambda context, option, path: HostRoot(path),
-    help="Read every path of the host below DIR.",
+    "--host-root", "host", type=HostRoot, metavar="DIR", default="/", show_default=True, help=_HOST_ROOT
 )
 config_file = click.option("--config", metavar="FILE", help=f"The administrator's file.  [default: {SETTINGS}]")
 
