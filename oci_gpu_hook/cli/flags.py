@@ -63,11 +63,8 @@ _ALL_WAYS = [*dict.fromkeys([way for ways in _WAYS.values() for way in ways])]
 
 class _Named(NamedTuple):
     gpus: tuple[str, ...]
-    config: str | None
+    settings: Settings
     host: HostRoot
-
-    def settings(self) -> Settings:
-        return read_settings(self.config, None)
 
     def request(self) -> Request:
         """What a container that gets them asks for; UsageError for what does not name a device."""
@@ -85,12 +82,12 @@ class _Named(NamedTuple):
     def on_host(self) -> tuple[str, ...]:
         """The names as this host has them, UsageError for one that it has not; ``any``, which each start chooses."""
         try:
-            if chosen := selectors.any_of(self.gpus, _WHERE, self.settings()):
+            if chosen := selectors.any_of(self.gpus, _WHERE, self.settings):
                 return (chosen.written(),)
         except RequestError as err:
             raise UsageError(err.message, err.hint) from err
         request = self.request()
-        found = accelerators.of_server(self.host, self.settings().driver_root, selection.families(request))
+        found = accelerators.of_server(self.host, self.settings.driver_root, selection.families(request))
         try:
             selected = selection.select(request, found)
         except RequestError as err:
@@ -104,7 +101,7 @@ class _Named(NamedTuple):
     def plan(self, request: Request, folder: str) -> Plan:
         """What a container with this root would get from somebody who makes no cache for its loader."""
         inside, bundle = rootfs.of_folder(folder), Bundle(folder, {})
-        return decide(bundle, request, self.settings(), self.host, inside, id="", process=None, caches=False)
+        return decide(bundle, request, self.settings, self.host, inside, id="", process=None, caches=False)
 
 
 @click.command()
@@ -141,7 +138,7 @@ def flags(
         raise UsageError(f"{engine} has no --write", "lxc has")
     if (directory is not None) != (engine == "nspawn"):
         raise UsageError("nspawn needs --directory, and others have none")
-    named = _Named(gpus, config, host)
+    named = _Named(gpus, read_settings(config, None), host)
     if engine == "lxc":
         _lxc(named, file)
     elif directory is not None:
