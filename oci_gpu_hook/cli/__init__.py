@@ -66,6 +66,5 @@ def main(arguments: list[str]) -> int:
         # Errors of the files that a command reads or writes are caught there: this one is of our own output.
         print(f"oci-gpu-hook: cannot go on: {err.strerror or err}", file=sys.stderr)
         # What could not be written is dropped, so that the interpreter's end does not fail again.
-        with open(os.devnull, "w") as nowhere:
-            os.dup2(nowhere.fileno(), 1)
+        os.dup2(nowhere.fileno(), 1)
         return ApplyError.exit_code

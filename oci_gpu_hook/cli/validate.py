@@ -81,10 +81,9 @@ def validate(steps: tuple[str, ...], timeout: float, runtime: str | None, is_jso
     documents = [{**step._asdict(), "findings": found} for step, found in validation.steps]
     told = [f"{step.name}: {step.outcome}{f', {step.why}' if step.why else ''}" for step, _ in validation.steps]
     show(is_json, {"passed": validation.code == DONE, "steps": documents}, ["", *told])
-    if validation.unwritten and not validation.code:
-        raise validation.unwritten
     if validation.unwritten:
         click.echo(f"oci-gpu-hook: {validation.unwritten}", err=True)
+        return validation.code or validation.unwritten.exit_code
     return validation.code
 
 
