@@ -13,7 +13,6 @@ from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import counted
 from oci_gpu_hook.node.gpus import hardware
-from oci_gpu_hook.node.gpus.hardware import FoundVendors, WrongFile
 from oci_gpu_hook.planning import platforms
 from oci_gpu_hook.vendors import platform, tegra
 from oci_gpu_hook.vendors.vendorhost import VendorState
@@ -49,14 +48,14 @@ class Accelerators(NamedTuple):
     platform: tuple[str, str]
     instead: tuple[dict[str, object], list[str], list[str]] | None
     vendors: tuple[tuple[VendorState, str], ...]
-    wrong: tuple[WrongFile, ...]
+    wrong: tuple[hardware.WrongFile, ...]
 
     def here(self) -> tuple[VendorState, ...]:
         return tuple([item for item, proof in self.vendors if proof])
 
 
 def find_accelerators(
-    host: HostRoot, driver_root: str, others: FoundVendors, nvidia: Callable[[], DriverInventory] | None
+    host: HostRoot, driver_root: str, others: hardware.FoundVendors, nvidia: Callable[[], DriverInventory] | None
 ) -> Accelerators:
     """nvidia: its inventory without nodes, DriverError if there is nothing at all; None leaves its driver out."""
     named = [(it, it.inventory, hardware.proof(host, it)) for it in others.vendors]
@@ -100,7 +99,7 @@ def text(found: Accelerators, *, everything: bool) -> list[str]:
     return [*lines, *sentences("files of vendors without hardware here", unused), *wrong_lines(found.wrong)]
 
 
-def wrong_lines(wrong: tuple[WrongFile, ...]) -> list[str]:
+def wrong_lines(wrong: tuple[hardware.WrongFile, ...]) -> list[str]:
     return sentences("vendors' files that cannot be served", [item.fault for item in wrong])
 
 

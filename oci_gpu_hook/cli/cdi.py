@@ -11,7 +11,7 @@ import click
 
 from oci_gpu_hook import asking
 from oci_gpu_hook.cli import accelerators, argumentfile
-from oci_gpu_hook.cli.options import config_file, host_root
+from oci_gpu_hook.cli.options import config_and_host
 from oci_gpu_hook.container import layout
 from oci_gpu_hook.driver import proc
 from oci_gpu_hook.driver.inventory import DriverInventory
@@ -22,7 +22,6 @@ from oci_gpu_hook.kernel.filetypes import is_regular
 from oci_gpu_hook.node.diagnosis import counted, dockercheck
 from oci_gpu_hook.node.diagnosis.speccheck import AGAIN, BY_OURS, REMOVE
 from oci_gpu_hook.node.engines import cdispecs, installed
-from oci_gpu_hook.node.engines.installed import START
 from oci_gpu_hook.node.gpus import hardware
 from oci_gpu_hook.node.machine import outputfile
 from oci_gpu_hook.node.setup import cdispec as spec_of
@@ -33,8 +32,7 @@ from oci_gpu_hook.request.bundle import objects
 from oci_gpu_hook.request.selectors import Request
 from oci_gpu_hook.request.settings import Settings, read_settings
 from oci_gpu_hook.request.words import ADMINISTRATOR, ALL, CAPABILITIES, FEATURES, NONE, items
-from oci_gpu_hook.vendors import folders, platform
-from oci_gpu_hook.vendors import vendorhost as on_host
+from oci_gpu_hook.vendors import folders, platform, vendorhost
 
 GPU, MANAGEMENT, IMEX = "gpu", "management", "imex"
 # What is beside GPUs, each by the name of its nodes' family.
@@ -59,9 +57,8 @@ def cdi() -> None:
     metavar="LIST",
     help="NVIDIA's driver capabilities: by CDI no container can ask for its own.  [default: all]",
 )
-@click.option("--hook", "entry", metavar="PATH", default=START, show_default=True, help="The hook's program.")
-@config_file
-@host_root
+@click.option("--hook", "entry", metavar="PATH", default=installed.START, show_default=True, help="The hook's program.")
+@config_and_host
 def generate(
     flag: str | None,
     kind: str | None,
@@ -232,7 +229,7 @@ def _of_vendor(host: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict[s
         raise UsageError(f"{found.file} names no kind of CDI devices", "add kind to it, such as vendor.com/gpu")
     if ALL not in settings.allowed_vendors and flag not in settings.allowed_vendors:
         raise UsageError(f"{flag} is not allowed", ADMINISTRATOR)
-    here = on_host.vendor_state(host, folders.vendor_inventory(host, flag, found.file))
+    here = vendorhost.vendor_state(host, folders.vendor_inventory(host, flag, found.file))
     if lacking := here.lacking():
         hint = f"'oci-gpu-hook info' shows what {flag} has here"
         raise DriverError(f"{found.file} requires what this host lacks: {some(lacking)}", hint)

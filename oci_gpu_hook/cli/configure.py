@@ -18,7 +18,6 @@ from oci_gpu_hook.node.engines.enginekinds import BY_WORD, CONTAINERD, DOCKER, E
 from oci_gpu_hook.node.engines.installed import MAX_SHARES, PROGRAM, RUNTIME
 from oci_gpu_hook.node.gpus import hardware
 from oci_gpu_hook.node.setup import configuration, daemonjson, enginefile
-from oci_gpu_hook.node.setup.enginefile import Change, EngineFile, WantedRuntime
 from oci_gpu_hook.request.settings import read_settings
 
 # A link of the administrator's, for tools that look for this name in `docker info`, as devcontainers does.
@@ -74,7 +73,7 @@ def configure(
         raise UsageError(f"--name is {quoted(name)}, which cannot name our runtime", "such as nvidia")
     _check_swarm(swarm, shares, removes=removes)
     program = _LINK if name == "nvidia" and host.real(_LINK) == PROGRAM else PROGRAM
-    asked = WantedRuntime(RUNTIME if name is None else name, program, default, cdi, name is not None)
+    asked = enginefile.WantedRuntime(RUNTIME if name is None else name, program, default, cdi, name is not None)
     path, service = configuration.containerds_file(host) if kind == CONTAINERD else (kind.ours, kind.unit)
     file = enginefile.read_settings_file(host, _users(kind) if user else path, is_users=user)
     added, removed = configuration.WAYS[kind]
@@ -111,7 +110,7 @@ def _users(kind: EngineKind) -> str:
     return f"{folder}/{kind.ours.removeprefix('/etc/')}"
 
 
-def _put(host: HostRoot, file: EngineFile, change: Change, dry: bool, again: str) -> None:
+def _put(host: HostRoot, file: enginefile.EngineFile, change: enginefile.Change, dry: bool, again: str) -> None:
     told = list(change.told)
     if change.text == file.text:
         click.echo(f"nothing to do in {file.path}")

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from oci_gpu_hook.cli import accelerators
-from oci_gpu_hook.cli.options import columns, config_file, host_root, output_format, show
+from oci_gpu_hook.cli.options import columns, config_and_host, output_format, show
 from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.host.root import HostRoot
@@ -30,8 +30,7 @@ _HEADINGS = ("CONTAINER", "ID", "ENGINE", "RUNTIME", "GPU", "OTHERS", "SINCE")
 
 @click.command()
 @output_format
-@config_file
-@host_root
+@config_and_host
 def containers(is_json: bool, config: str | None, host: HostRoot) -> None:
     """Show which running container holds which GPU, and which GPUs are free; other vendors' devices as well.
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import click
 
 from oci_gpu_hook.cli import cdi, containerreport
-from oci_gpu_hook.cli.options import Row, columns, config_file, host_root, output_format, show
+from oci_gpu_hook.cli.options import Row, columns, config_and_host, output_format, show
 from oci_gpu_hook.container import memoryregion
 from oci_gpu_hook.driver.inventory import DriverInventory, of_this_host
 from oci_gpu_hook.driver.survey import read_true
@@ -34,8 +34,7 @@ _COLOURS = {diagnosis.PASS: "green", diagnosis.WARN: "yellow", diagnosis.FAIL: "
     metavar="ID|NAME|PID",
     help="Examine a running container: by its id, the beginning of it, its name, its pod's, or a process in it.",
 )
-@config_file
-@host_root
+@config_and_host
 def doctor(is_json: bool, word: str | None, config: str | None, host: HostRoot) -> int:
     """Check every precondition on this host, in order of cause; or one running container.
 

@@ -13,7 +13,7 @@ import re
 import click
 
 from oci_gpu_hook.cli import VERSION, accelerators
-from oci_gpu_hook.cli.options import config_file, host_root
+from oci_gpu_hook.cli.options import config_and_host
 from oci_gpu_hook.driver.survey import driver_version
 from oci_gpu_hook.errors import ConfigError, DriverError, UsageError
 from oci_gpu_hook.host import statefile
@@ -38,8 +38,7 @@ Others = tuple[tuple[str, int, str], ...]
 @click.command()
 @click.option("--write", is_flag=True, help="Write the file that the setting 'features' names, if there is a device.")
 @click.option("--remove", is_flag=True, help="Remove that file, and one that --write has written before it.")
-@config_file
-@host_root
+@config_and_host
 def features(write: bool, remove: bool, config: str | None, host: HostRoot) -> None:
     """Show what this node offers containers, as Node Feature Discovery's local source reads it.
 

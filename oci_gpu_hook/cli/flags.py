@@ -11,7 +11,7 @@ from typing import NamedTuple
 import click
 
 from oci_gpu_hook.cli import accelerators
-from oci_gpu_hook.cli.options import config_file, host_root
+from oci_gpu_hook.cli.options import config_and_host
 from oci_gpu_hook.container import rootfs
 from oci_gpu_hook.errors import RequestError, UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
@@ -110,8 +110,7 @@ class _Named(NamedTuple):
 @click.option("--way", type=click.Choice(_ALL_WAYS), help="Print this way alone; for nspawn as words or as a file.")
 @click.option("--directory", metavar="DIR", help="The container's root, which nspawn needs.")
 @click.option("--write", "file", metavar="FILE", help="Write LXC's lines into FILE, in place of those that it has.")
-@config_file
-@host_root
+@config_and_host
 def flags(
     engine: str,
     gpus: tuple[str, ...],

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from oci_gpu_hook.cli import accelerators, argumentfile
-from oci_gpu_hook.cli.options import columns, config_file, host_root, output_format, show
+from oci_gpu_hook.cli.options import columns, config_and_host, output_format, show
 from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.driver.survey import read_true
 from oci_gpu_hook.errors import ConfigError, DriverError, UsageError, quoted
@@ -33,8 +33,7 @@ _VERSIONS = {"module": "of module {}", "file": "in {}", "text": "{}", "": ""}
 @click.option("--vendors", is_flag=True, help="Show every vendor's file, and what is wrong with it.")
 @click.option("--vendor", "file", metavar="FILE", help="Say what a vendor's file describes, or which key is wrong.")
 @output_format
-@config_file
-@host_root
+@config_and_host
 def info(
     everything: bool,
     saved: bool,

@@ -15,8 +15,7 @@ from errno import EDQUOT, ENOSPC, EROFS
 import click
 
 from oci_gpu_hook.cli import accelerators, cdi, features, limit
-from oci_gpu_hook.cli.accelerators import Accelerators
-from oci_gpu_hook.cli.options import config_file, host_root, nvml_timeout, output_format, seconds, show
+from oci_gpu_hook.cli.options import config_and_host, nvml_timeout, output_format, seconds, show
 from oci_gpu_hook.driver import proc, survey
 from oci_gpu_hook.driver.inventory import SAVED, DriverInventory
 from oci_gpu_hook.driver.nodes import DeviceNode
@@ -47,8 +46,7 @@ def inventory() -> None:
 @click.option("--nodes", is_flag=True, help="Make the device nodes that a fresh boot lacks, and save nothing.")
 @nvml_timeout
 @output_format
-@config_file
-@host_root
+@config_and_host
 def refresh(nodes: bool, nvml_timeout: float, is_json: bool, config: str | None, host: HostRoot) -> None:
     """Survey the host, ask NVML what only it knows, and save the result for the hooks.
 
@@ -81,8 +79,7 @@ def refresh(nodes: bool, nvml_timeout: float, is_json: bool, config: str | None,
 @seconds("--interval", "How often to look without an event of udev: a change of MIG devices makes none.", 30.0)
 @click.option("--cdi-spec", metavar="FILE", help="Write a CDI spec to FILE at each refresh as well.")
 @nvml_timeout
-@config_file
-@host_root
+@config_and_host
 def watch(interval: float, cdi_spec: str | None, nvml_timeout: float, config: str | None, host: HostRoot) -> None:
     """Keep the saved inventory true: refresh it now, and whenever a driver, its devices or a vendor's file change.
 
@@ -219,7 +216,7 @@ def _summary(host: HostRoot, found: DriverInventory) -> list[str]:
     return [f"saved {path}: driver {found.driver_version}, {there}", *lines]
 
 
-def _other_summaries(found: Accelerators) -> list[str]:
+def _other_summaries(found: accelerators.Accelerators) -> list[str]:
     lines = [f"{found.platform[0]}: {found.instead[0]['driver_version']}"] if found.instead else []
     lines += [f"{item.inventory.flag}: {accelerators.summary(item)}" for item in found.here()]
     return [f"saved {FOLDER}/{PREFIX}{line}" for line in lines]

@@ -59,6 +59,10 @@ host_root = click.option(
 config_file = click.option("--config", metavar="FILE", help=f"The administrator's file.  [default: {SETTINGS}]")
 
 
+def config_and_host(command: Callable[..., Any]) -> Callable[..., Any]:
+    return config_file(host_root(command))
+
+
 def show(is_json: bool, document: dict[str, object], lines: list[str], painted: Callable[[str], str] = str) -> None:
     """document: may have records; painted: gives a line its colours."""
     if is_json:

@@ -9,10 +9,9 @@ import click
 
 from oci_gpu_hook.asking import Options, Question
 from oci_gpu_hook.cli import argumentfile, plantext
-from oci_gpu_hook.cli.options import config_file, host_root, output_format, show
-from oci_gpu_hook.container import rootfs
+from oci_gpu_hook.cli.options import config_and_host, output_format, show
+from oci_gpu_hook.container import layout, rootfs
 from oci_gpu_hook.container.devicecgroup import DeviceCgroup
-from oci_gpu_hook.container.layout import Layout
 from oci_gpu_hook.container.process import Process
 from oci_gpu_hook.errors import ConfigError, RequestError, UsageError, quoted
 from oci_gpu_hook.host.root import HostRoot
@@ -25,7 +24,7 @@ from oci_gpu_hook.request.state import State
 
 _FOLDER = click.Path(exists=True, file_okay=False, readable=False)
 # Of a container that the hook leaves alone: its root need not be there.
-_NOT_LOOKED_AT = Layout("", "", None, "", user_namespace=False, dev_is_hosts=False)
+_NOT_LOOKED_AT = layout.Layout("", "", None, "", user_namespace=False, dev_is_hosts=False)
 
 
 @click.command()
@@ -35,8 +34,7 @@ _NOT_LOOKED_AT = Layout("", "", None, "", user_namespace=False, dev_is_hosts=Fal
 @click.option("--pid", metavar="N", type=click.IntRange(min=1), help="The container's process, if it exists already.")
 @click.option("--id", "container_id", metavar="ID", default="", help="The container's id, if it exists already.")
 @output_format
-@config_file
-@host_root
+@config_and_host
 def plan(
     bundle: str | None,
     image_root: str | None,
