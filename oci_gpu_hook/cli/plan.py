@@ -59,11 +59,10 @@ def plan(
     specs = cdispecs.in_bundle(found)
     spec, others = specs[0] if specs else None, [it.vendor or cdispecs.GPU for it in specs[1:]]
     beside = tuple([f"{it} by its CDI spec: a start of its own, which is not shown" for it in others])
-    settings, request, notes = None, None, beside
+    settings, request = None, None
     try:
         settings = question.settings()
         request, notes = question.request(settings, spec)
-        notes = (*notes, *beside)
     except (ConfigError, RequestError) as err:
         # Wrong settings stop only a container that asks for something.
         if settings or spec or question.may_ask():
@@ -75,7 +74,7 @@ def plan(
         process = Process(pid) if pid else None
         inside = rootfs.of_process(path, found.tmpfs(), process) if process else rootfs.of_folder(path)
         made = decide(found, request, settings, host, inside, id=container_id, process=process, spec=spec)
-    made = made._replace(notes=(*notes, *made.notes))
+    made = made._replace(notes=(*notes, *beside, *made.notes))
     left_out = plantext.missing(made)
     show(is_json, plantext.plan_document(made, left_out), plantext.plan_text(made, left_out))
 
