@@ -21,9 +21,8 @@ from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.host import docker
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.descriptors import closing
-from oci_gpu_hook.node.diagnosis import FAIL, Finding, failed, passed, remedy, warned
+from oci_gpu_hook.node.diagnosis import Finding, failed, is_failed, passed, remedy, warned
 from oci_gpu_hook.node.diagnosis import containercheck as judged
-from oci_gpu_hook.node.diagnosis.remedy import ACCEPTED, DOCTOR, Remedy, in_words
 from oci_gpu_hook.node.engines import cdispecs, containerdevices
 from oci_gpu_hook.node.engines.containers import SHORT_ID, Running
 from oci_gpu_hook.node.machine import childprocess, foreignfile, kernelconfig, libselinux, processes
@@ -59,15 +58,15 @@ def running(host: HostRoot, found: Running, config: str | None) -> list[Finding]
         seen = f"to look into it takes more than {_LOOK_SECONDS} seconds: a volume may not answer"
         return [process, failed("volumes", seen, "findmnt", "--task", str(found.pid))]
     except childprocess.Ended:
-        return [process, failed("request", "the process that looked was killed", DOCTOR)]
-    return [process, *[Finding(check, level, seen, Remedy(words)) for check, level, seen, words in rows]]
+        return [process, failed("request", "the process that looked was killed", remedy.DOCTOR)]
+    return [process, *[Finding(check, level, seen, remedy.Remedy(words)) for check, level, seen, words in rows]]
 
 
 def _findings(host: HostRoot, found: Running, config: str | None, looked: Callable[[], None]) -> list[Finding]:
     """In a child: the findings about its inside; `looked` is called before its nodes are opened."""
     inside = ContainerRoot(host, found.pid)
     findings, plan = _wanted(host, inside, found, config)
-    if plan is None and any([item.level == FAIL for item in findings]):
+    if plan is None and is_failed(findings):
         return findings
     seen = _seen(host, inside, found.pid, found.id, plan, looked)
     return [*findings, *judged.judge(plan, seen, found)]
@@ -88,7 +87,7 @@ def _wanted(
             return [_unasked(found, question, settings, notes, others=bool(folders.known(host)))], None
         plan = decide.decide(bundle, request, settings, host, Rootfs(inside.fd, (), "/"), id=found.id, process=None)
     except HookError as err:
-        return [failed("request", err.message, in_words(err.hint) if err.hint else DOCTOR)], None
+        return [failed("request", err.message, remedy.in_words(err.hint) if err.hint else remedy.DOCTOR)], None
     given = f"{','.join(request.words())} with {','.join(request.capabilities)}, by {request.source}"
     words = [given] if request.words() else []
     words += [f"{it.flag}={','.join(it.words())}, by {it.source}" for it in request.vendors]
@@ -105,7 +104,7 @@ def _unasked(who: Running, question: Question, settings: Settings, notes: tuple[
         with suppress(HookError):
             if instead != settings and _request(question, instead)[0] is not None:
                 seen = f"it asks for a GPU, which {key} = {was} does not accept: {'; '.join(notes)}"
-                return warned("request", seen, ACCEPTED)
+                return warned("request", seen, remedy.ACCEPTED)
     flags = ", and no vendor's flag anything" if others else ""
     # Another user's bundle is not read.
     what = "it" if question.bundle.path else "its environment, all that is known of it,"
@@ -205,11 +204,10 @@ def _open_all(
         os.setuid(user)
     except OSError:
         return judged.NO_ENTRY
-    errors = {}
+    errors = dict.fromkeys(nodes, 0)
     for path, numbers in nodes.items():
         try:
             inside.try_node(path, numbers)
-            errors[path] = 0
         except OSError as err:
             errors[path] = err.errno or 0
     return errors
