@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from string import Template
 from typing import NamedTuple
@@ -58,6 +59,8 @@ _WAYS: dict[str, dict[str, tuple[str, str]]] = {
     "lxc": {},
     "nspawn": dict.fromkeys(("words", "file"), ("", "")),
 }
+# Our lines for LXC; only \n ends one.  A rule that somebody else has put there ends in rwm, as in LXC's own files.
+_OF_LXC = re.compile(r"^lxc\.hook\.mount.*nvidia-container-cli.*\n(?:lxc\.cgroup.* rw\n)*", re.MULTILINE)
 _ALL_WAYS = [*dict.fromkeys([way for ways in _WAYS.values() for way in ways])]
 
 
@@ -217,16 +220,6 @@ def filled(text: str, names: tuple[str, ...]) -> str:
 
 def with_lxc(text: str, lines: list[str]) -> str:
     """A configuration with these lines in the place of those that were made before; at its end if it has none."""
-    kept: list[str] = []
-    place, is_ours = -1, False
-    # Not splitlines(): what follows another sign that it knows would leave its comment.
-    for line in text.removesuffix("\n").split("\n") if text else ():
-        is_hook = line.startswith("lxc.hook.mount") and "nvidia-container-cli" in line
-        # A rule that somebody else has put there ends in rwm, as in LXC's own files.
-        is_ours = is_hook or (is_ours and line.startswith("lxc.cgroup") and line.endswith(" rw"))
-        if is_hook:
-            place = len(kept)
-        if not is_ours:
-            kept.append(line)
-    place = len(kept) if place < 0 else place
-    return "\n".join([*kept[:place], *lines, *kept[place:], ""])
+    ours = "".join([f"{line}\n" for line in lines])
+    *before, after = _OF_LXC.split(text if text.endswith("\n") or not text else f"{text}\n")
+    return "".join([*before, ours, after]) if before else after + ours
