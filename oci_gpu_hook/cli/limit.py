@@ -11,7 +11,6 @@ from __future__ import annotations
 import mmap
 import os
 import signal
-import struct
 import sys
 import time
 from collections.abc import Sequence
@@ -25,13 +24,12 @@ SECONDS = 60.0
 
 _WATCHED = (signal.SIGCHLD, signal.SIGCONT, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 # Both processes have it: when the command must have ended, by the clock that does not jump.
-_MOMENT = struct.Struct("d")
-_SHARED = mmap.mmap(-1, _MOMENT.size)
+_MOMENT = memoryview(mmap.mmap(-1, 8)).cast("d")
 
 
 def allow(seconds: float) -> None:
     """Let the command take so many seconds from now on, and `SECONDS` beyond."""
-    _MOMENT.pack_into(_SHARED, 0, time.monotonic() + seconds + SECONDS)
+    _MOMENT[0] = time.monotonic() + seconds + SECONDS
 
 
 def leave_at(numbers: Sequence[signal.Signals], code: Callable[[int], int]) -> None:
@@ -49,7 +47,7 @@ def leave_at(numbers: Sequence[signal.Signals], code: Callable[[int], int]) -> N
 
 
 def _left() -> float:
-    return float(_MOMENT.unpack_from(_SHARED)[0]) - time.monotonic()
+    return _MOMENT[0] - time.monotonic()
 
 
 def run(command: Callable[[], int]) -> int:
