@@ -55,18 +55,11 @@ def program() -> None:
     """
 
 
-def _add_examples(group: click.Group, words: str = "") -> None:
-    """At the end of each command's help and in the manual; and the line that its group has for it."""
-    for name, command in group.commands.items():
+for words, examples in _EXAMPLES.items():
+    module = import_module(f"oci_gpu_hook.cli.{words.partition(' ')[0]}")
+    commands = [getattr(module, name) for name in words.split()]
+    program.add_command(commands[0])
+    for command in commands:
         # The first sentence: click would cut a longer one at the margin.
-        command.short_help = " ".join((command.help or "").partition("\n\n")[0].split()).partition(". ")[0].rstrip(".")
-        if isinstance(command, click.Group):
-            _add_examples(command, f"{words}{name} ")
-        else:
-            lines = "\n".join([f"  oci-gpu-hook {example}" for example in _EXAMPLES[f"{words}{name}"]])
-            command.epilog = f"\b\nExamples:\n{lines}"
-
-
-for name in dict.fromkeys([words.partition(" ")[0] for words in _EXAMPLES]):
-    program.add_command(getattr(import_module(f"oci_gpu_hook.cli.{name}"), name))
-_add_examples(program)
+        command.short_help = " ".join(command.help.partition("\n\n")[0].split()).partition(". ")[0].rstrip(".")
+    commands[-1].epilog = "\n".join(["\b\nExamples:", *[f"  oci-gpu-hook {example}" for example in examples]])
