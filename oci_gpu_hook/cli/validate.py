@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Callable
 
 import click
 
@@ -192,7 +191,6 @@ class _Validation:
             self.unwritten = self.unwritten or err
 
     def _run(self, name: str) -> str:
-        steps: dict[str, Callable[[], Iterable[Finding]]]
         steps = {DRIVER: self._driver, HOOK: self._hook, WORKLOAD: self._workload}
         found: list[Finding] = []
         try:
@@ -240,7 +238,7 @@ class _Validation:
         found = nvml.with_facts(found, self.facts)
         return found, drivercheck.nvml(found, self.facts)
 
-    def _hook(self) -> list[Finding]:
+    def _hook(self) -> Iterable[Finding]:
         if not self.is_root:
             raise _Skipped("only root can make its container")
         # Else the runtime's pids are not those that /proc has.
