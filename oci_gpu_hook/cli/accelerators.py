@@ -75,8 +75,7 @@ def find_accelerators(
 
 def document(found: Accelerators) -> dict[str, Any]:
     """The host for JSON: but for a Jetson and WSL 2, the keys of NVIDIA's inventory are there in any case."""
-    unknown = (found.error.message,) if found.error else ()
-    inventory = found.nvidia or NOTHING._replace(unknown=unknown)
+    inventory = found.nvidia or NOTHING._replace(unknown=(found.error.message,) if found.error else ())
     nvidias = {**inventory._asdict(), "proc_files": [name for name, _ in inventory.proc_files]}
     return {
         "platform": dict(zip(("kind", "proof"), found.platform)),
@@ -89,10 +88,8 @@ def document(found: Accelerators) -> dict[str, Any]:
 def text(found: Accelerators, *, everything: bool) -> list[str]:
     """everything: with device nodes, files, and vendors' files without hardware."""
     lines = [f"no driver of NVIDIA's: {found.error.message}"] if found.error else []
-    if found.nvidia:
-        lines = _inventory_text(found.nvidia, everything)
-    elif found.instead:
-        lines = [*found.instead[1], *(found.instead[2] if everything else ())]
+    lines += _inventory_text(found.nvidia, everything) if found.nvidia else []
+    lines += [*found.instead[1], *(found.instead[2] if everything else ())] if found.instead else []
     for item in found.here():
         lines += _vendor_text(item)
     unused = [summary(item) for item, proof in found.vendors if everything and not proof]
@@ -112,12 +109,10 @@ def _of_platform(host: HostRoot, kind: str, proof: str) -> tuple[dict[str, Any],
     """As `Accelerators.instead`; None on a host that is neither; DriverError if it gives nothing."""
     if kind not in PLATFORMS:
         return None
-    left_out: tuple[str, ...] = ()
     found = platforms.platform_state(host, kind, everything=False)
-    if kind == platform.TEGRA:
-        _, left_out = tegra.vendor(host, everything=True)
-        if host.remember:
-            platforms.platform_state(host, kind, everything=True)
+    left_out = tegra.vendor(host, everything=True)[1] if kind == platform.TEGRA else ()
+    if kind == platform.TEGRA and host.remember:
+        platforms.platform_state(host, kind, everything=True)
     title = platforms.title(kind, found)
     said = {"driver_version": title, **_document(found), "left_out": left_out}
     faults = [*sentences("missing", found.lacking()), *sentences("not trusted", found.faults)]

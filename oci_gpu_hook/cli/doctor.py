@@ -127,14 +127,12 @@ def _written_names(host: HostRoot, docker: Docker | None, found: DriverInventory
 
 def _containerd(host: HostRoot, tool: str, unknown: set[str], *, is_alone: bool) -> list[diagnosis.Finding]:
     """Also that there is no engine at all; unknown: the engines of which a file cannot be read."""
-    is_there = host_engines.is_there(host, CONTAINERD)
-    if is_alone and not is_there:
+    if not host_engines.is_there(host, CONTAINERD):
         # runc and crun take hooks only from a bundle.
         names = ", ".join([kind.name for kind in ENGINES if kind.programs])
         seen = f"none of {names} is installed: a bundle must name the hook itself"
-        return [diagnosis.warned("engines", seen, tool, "install", "podman")]
-    is_known = is_there and CONTAINERD.name not in unknown
-    return enginecheck.containerd(host, tool, is_alone=is_alone) if is_known else []
+        return [diagnosis.warned("engines", seen, tool, "install", "podman")] if is_alone else []
+    return enginecheck.containerd(host, tool, is_alone=is_alone) if CONTAINERD.name not in unknown else []
 
 
 def lines(findings: list[diagnosis.Finding], least: int = 0) -> list[str]:

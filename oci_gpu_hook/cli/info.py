@@ -113,8 +113,7 @@ def _list_vendors(host: HostRoot) -> tuple[dict[str, Any], list[str]]:
         said = {"hardware": hardware.proof(host, it), "version": it.inventory.version}
         here[it.inventory.file] = {**said, "devices": [list(device.names) for device in it.devices]}
     rows = [{**_vendor(it, replaced.get(it.file, "")), "here": here.get(it.file)} for it in found]
-    wrong = [str(err) for err in errors.values()]
-    document = {"vendors": rows, "errors": wrong, "collisions": folders.collisions(found)}
+    document = {"vendors": rows, "errors": [*map(str, errors.values())], "collisions": folders.collisions(found)}
     return document, _vendors_text(document)
 
 
