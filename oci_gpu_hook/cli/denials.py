@@ -28,7 +28,6 @@ _CONTAINERS = (
     *("nvidia_container_t", "nvidia_agent_t"),
 )
 _OURS = {"oci_gpu_hook_t": "hook", "oci_gpu_hook_entry_t": "hook", "oci_gpu_runtime_t": "runtime"}
-_FILE_TYPE = "container_file_t"
 _IPC = {"tmpfs": "/dev/shm", "mqueue": "/dev/mqueue"}
 # systemd, its socket's file, and unit files of scopes, by their names in the targeted policy and in Debian's; to
 # connect, systemd's own check whether the hook may (USER_AVC), the files of a scope.
@@ -216,10 +215,10 @@ def _explanation(denial: Denial, source: contexts.Context, target: contexts.Cont
     is_container = source.type in _CONTAINERS or source.type.endswith(".process")
     kind = _OURS.get(source.type, "container" if is_container else "engine")
     is_foreign = source.clearance and target.low and not source.clearance.dominates(target.low)
-    base = denial.name.rpartition("/")[2]
+    level = "other-level" if is_foreign and target.type == "container_file_t" else ""
     columns = (
-        *((kind, source.type), (target.type, "other-level" if is_foreign and target.type == _FILE_TYPE else "")),
-        *((denial.tclass,), denial.permissions, (denial.name, base), (denial.device,)),
+        *((kind, source.type), (target.type, level), (denial.tclass,), denial.permissions),
+        *((denial.name, denial.name.rpartition("/")[2]), (denial.device,)),
     )
     cause, remedy = next(((cause, remedy) for rule, cause, remedy in _RULES if _fits(rule, columns)), ("", ""))
     words, name = f"{'/'.join(denial.permissions)} a {denial.tclass} of type", quoted(denial.name or "(no name)")
@@ -237,7 +236,6 @@ def _fits(rule: str, columns: tuple[tuple[str, ...], ...]) -> bool:
 
 
 @cache
-def _ways(rule: str) -> tuple[tuple[re.Pattern[str], ...], ...]:
+def _ways(rule: str) -> list[list[re.Pattern[str]]]:
     """Compiled once for a log: users can fill one."""
-    ways = [[re.compile("|".join(map(translate, it.split("|")))) for it in way.split()] for way in rule.split(",")]
-    return tuple(map(tuple, ways))
+    return [[re.compile("|".join(map(translate, it.split("|")))) for it in way.split()] for way in rule.split(",")]

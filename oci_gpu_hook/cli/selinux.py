@@ -102,10 +102,9 @@ def install(host: HostRoot) -> None:
 @host_root
 def remove(host: HostRoot) -> None:
     """Remove both policy modules, and give their files the labels that they had before."""
-    ours = [*libselinux.MODULES]
     # Without access to the store, semodule is run all the same: its error says why there is none.
-    if libselinux.is_store_readable(host):
-        ours = [name for name in ours if _PRIORITY in libselinux.priorities(host, name)]
+    is_read = libselinux.is_store_readable(host)
+    ours = [name for name in libselinux.MODULES if not is_read or _PRIORITY in libselinux.priorities(host, name)]
     if ours:
         _semodule(host, [word for name in ours for word in ("-r", name)])
     click.echo(f"removed {', '.join(ours)}" if ours else "neither module is installed")
