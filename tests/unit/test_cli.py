@@ -81,7 +81,7 @@ def test_device_rules_of_the_wrong_shape_stop_nobody_who_does_not_need_them(
     code: int,
 ) -> None:
     found = DeviceCgroup(version, "", "", "" if version else "there is none")
-    monkeypatch.setattr(devicecgroup, "find", lambda pid, id: found)
+    monkeypatch.setattr(devicecgroup, "find", lambda *_, **__: found)
     write_bundle(tmp_path, "NVIDIA_VISIBLE_DEVICES=1", linux={"resources": {"devices": [1]}})
     settings = tmp_path / "settings"
     settings.write_text(f"device-cgroup = {setting}\n")

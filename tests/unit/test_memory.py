@@ -534,7 +534,7 @@ class Running:
 
 def test_a_start_leases_what_it_needs_and_finds_what_others_have(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a name and by ``any``; another hook of the same start does not make it less."""
-    monkeypatch.setattr(devicecgroup, "find", lambda *_: DeviceCgroup("v2", f"{node}", f"{node}"))
+    monkeypatch.setattr(devicecgroup, "find", lambda *_, **__: DeviceCgroup("v2", f"{node}", f"{node}"))
     monkeypatch.setattr(memoryshare, "CGROUP_ROOT", str(node))
     monkeypatch.setattr(decide, "_layout", lambda *_: DEBIAN)
     process: Any = Running()
@@ -562,7 +562,7 @@ def test_a_start_leases_what_it_needs_and_finds_what_others_have(node: Path, mon
 
 
 def test_a_call_that_names_no_process_has_no_cgroup_to_limit(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devicecgroup, "find", lambda *_: DeviceCgroup("v2", f"{node}", f"{node}"))
+    monkeypatch.setattr(devicecgroup, "find", lambda *_, **__: DeviceCgroup("v2", f"{node}", f"{node}"))
     monkeypatch.setattr(decide, "_layout", lambda *_: DEBIAN)
     process: Any = Running()
     process.is_caller = True
