@@ -91,14 +91,19 @@ def generate(
         raise UsageError(f"--capabilities does not apply to {option}", hint)
     is_nvidias = flag is None and kind not in FAMILIES
     words = granted(ALL if capabilities is None else capabilities, settings) if is_nvidias else ()
-    document, nameless = spec_now(host, settings, hook_of(entry, words, config, settings, flag or ""), kind or GPU)
-    if nameless:
-        click.echo(f"{cdispecs.PROGRAM}: {nameless}", err=True)
+    if not entry.startswith("/") or not entry.isprintable():
+        raise UsageError(f"--hook is {quoted(entry)}, which is not an absolute path")
+    # The hook must read the same settings as this command.
+    file = os.path.abspath(config) if config else ""
+    hook = spec_of.Hook(entry, words, file, flag or "", settings.device_group == "container")
+    document, nameless = spec_now(host, settings, hook, kind or GPU)
     if output is None or output == "-":
         click.echo(spec_of.text(document), nl=False)
-        return
-    write(output, document)
-    click.echo(f"wrote {output}: {counted((len(document['devices']), 'device', 'devices'))}")
+    else:
+        write(output, document)
+        click.echo(f"wrote {output}: {counted((len(document['devices']), 'device', 'devices'))}")
+    if nameless:
+        click.echo(f"{cdispecs.PROGRAM}: {nameless}", err=True)
 
 
 @cdi.command()
@@ -118,17 +123,6 @@ def remove(files: tuple[str, ...]) -> None:
             click.echo(f"removed {path}")
         else:
             click.echo(f"there is no spec in {path}")
-
-
-def hook_of(
-    entry: str, capabilities: tuple[str, ...], config: str | None, settings: Settings, flag: str = ""
-) -> spec_of.Hook:
-    """How a spec starts the hook; UsageError for a path that no spec can have."""
-    if not entry.startswith("/") or not entry.isprintable():
-        raise UsageError(f"--hook is {quoted(entry)}, which is not an absolute path")
-    # The hook must read the same settings as this command.
-    file = os.path.abspath(config) if config else ""
-    return spec_of.Hook(entry, capabilities, file, flag, settings.device_group == "container")
 
 
 def granted(capabilities: str, settings: Settings) -> tuple[str, ...]:

@@ -28,7 +28,6 @@ from oci_gpu_hook.node.engines.installed import START
 from oci_gpu_hook.node.gpus import hardware, missingnodes, nvml
 from oci_gpu_hook.node.machine import childprocess, libselinux, outputfile
 from oci_gpu_hook.request.settings import read_settings
-from oci_gpu_hook.request.words import ALL
 from oci_gpu_hook.vendors import platform
 from oci_gpu_hook.vendors.vendorinventory import PREFIX
 
@@ -136,21 +135,17 @@ class _Watch:
                 click.echo(said)
 
     def _renew_nvidia(self) -> None:
-        host = self.host
         # A hook may have saved its own, without what NVML says.
-        if not self.saved or survey.read_true(host, self.driver_root) != self.saved:
+        if not self.saved or survey.read_true(self.host, self.driver_root) != self.saved:
             self.saved = None
-            self.saved = found = _refresh(host, self.driver_root, self.seconds)
-            click.echo("\n".join(_summary(host, found)))
+            self.saved = _refresh(self.host, self.driver_root, self.seconds)
+            click.echo("\n".join(_summary(self.host, self.saved)))
             self.is_spec_due = self.are_features_due = True
 
     def _renew_spec(self) -> None:
         if self.cdi_spec and self.is_spec_due:
-            settings = read_settings(self.config, None)
-            hook = cdi.hook_of(START, cdi.granted(ALL, settings), self.config, settings)
-            document, nameless = cdi.spec_now(self.host, settings, hook)
-            cdi.write(self.cdi_spec, document)
-            click.echo(f"wrote {self.cdi_spec}{f': {nameless}' if nameless else ''}")
+            asked = {"flag": None, "kind": None, "capabilities": None, "entry": START, "output": self.cdi_spec}
+            click.get_current_context().invoke(cdi.generate, config=self.config, host=self.host, **asked)
             self.is_spec_due = False
 
     def _renew_others(self) -> None:
