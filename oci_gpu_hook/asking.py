@@ -103,7 +103,7 @@ class Question:
         return vendorrequest.asks(self.inputs, self._vendors())
 
     def settings(self) -> Settings:
-        return settings.read_settings(self.options.config, self.state, image=self._image)
+        return settings.read_settings(self.options.config, self.state, self.options.host_root, self._image)
 
     def _image(self) -> str:
         from oci_gpu_hook.host import podman

@@ -81,7 +81,7 @@ def generate(
     NVIDIA's GPUs.
     """
     outputfile.check_name("--output", output)
-    settings = read_settings(config, None)
+    settings = read_settings(config, None, host.path)
     if flag == "":
         raise UsageError("--vendor is empty", "give the flag of a vendor's file, such as OCI_AMD")
     if flag is not None and kind is not None:
@@ -253,7 +253,7 @@ def stale(host: HostRoot, document: dict[str, Any]) -> tuple[str, str]:
     if kind not in _KINDS:
         return "its kind is unknown", REMOVE
     try:
-        settings = read_settings(config, None)._replace(device_group="container" if has_groups else "host")
+        settings = read_settings(config, None, host.path)._replace(device_group="container" if has_groups else "host")
         hook = spec_of.Hook("/", tuple(items(made.capabilities)), "", made.vendor, has_groups)
         now, _ = spec_now(host, settings._replace(allowed_vendors=(ALL,)), hook, kind)
     except UsageError as err:

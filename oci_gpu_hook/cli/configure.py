@@ -83,7 +83,7 @@ def configure(
         raise ConfigError(change.told[0])
     if swarm is not None:
         accelerators.check_is_server(host)
-        settings = read_settings(None, None, host.path.rstrip("/"))
+        settings = read_settings(None, None, host.path)
         named = daemonjson.devices(hardware.nvidia(host, settings.driver_root), shares)
         change = daemonjson.with_resources(host, file, change, settings, swarm, named)
     # A reload of dockerd turns no CDI on, reads no resources and keeps a default runtime that is gone; rootlesskit

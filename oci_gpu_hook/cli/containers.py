@@ -39,7 +39,7 @@ def containers(is_json: bool, config: str | None, host: HostRoot) -> None:
     cgroup was written for that GPU, no matter who gave it.  One that may open no node to compute or draw by, such as a
     device plugin, only watches it.
     """
-    settings = read_settings(config, None, host.path.rstrip("/"))
+    settings = read_settings(config, None, host.path)
     nvidia, most = accelerators.NOTHING, settings.gpu_holders
     try:
         nvidia = accelerators.of_server(host, settings.driver_root, FAMILIES)

@@ -46,7 +46,7 @@ def features(write: bool, remove: bool, config: str | None, host: HostRoot) -> N
     are not healthy, and the last validation.  Other vendors' devices have labels below the domains of their kinds, such
     as amd.com/oci-gpu-hook.gpu.count.  NVIDIA's GPU Feature Discovery labels models and driver.
     """
-    settings = read_settings(config, None)
+    settings = read_settings(config, None, host.path)
     if write and remove:
         raise UsageError("--write and --remove exclude one another")
     if remove:

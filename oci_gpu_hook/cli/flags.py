@@ -140,7 +140,7 @@ def flags(
         raise UsageError(f"{engine} has no --write", "lxc has")
     if (directory is not None) != (engine == "nspawn"):
         raise UsageError("nspawn needs --directory, and others have none")
-    named = _Named(gpus, read_settings(config, None), host)
+    named = _Named(gpus, read_settings(config, None, host.path), host)
     if engine == "lxc":
         _lxc(named, file)
     elif directory is not None:

@@ -66,7 +66,7 @@ def info(
     elif settings:
         show(is_json, *_list_settings(config, host))
     else:
-        driver_root = read_settings(config, None).driver_root
+        driver_root = read_settings(config, None, host.path).driver_root
         nvidia, others = _saved if saved else hardware.nvidia, hardware.find_vendors(host, saved_only=saved)
         found = accelerators.find_accelerators(host, driver_root, others, lambda: nvidia(host, driver_root))
         show(is_json, accelerators.document(found), accelerators.text(found, everything=everything))

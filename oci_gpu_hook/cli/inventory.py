@@ -62,7 +62,7 @@ def refresh(nodes: bool, nvml_timeout: float, is_json: bool, config: str | None,
         show(is_json, *_make_nodes(host))
         return
     host.remember = True
-    driver_root = read_settings(config, None).driver_root
+    driver_root = read_settings(config, None, host.path).driver_root
     with _saving():
         others = hardware.refresh(host)
     found = accelerators.find_accelerators(host, driver_root, others, lambda: _refresh(host, driver_root, nvml_timeout))
@@ -87,7 +87,7 @@ def watch(interval: float, cdi_spec: str | None, nvml_timeout: float, config: st
     outputfile.check_name("--cdi-spec", cdi_spec)
     limit.leave_at((signal.SIGTERM, signal.SIGINT), lambda _: 0)
     host.remember = True
-    watching = _Watch(host, config, read_settings(config, None).driver_root, nvml_timeout, cdi_spec)
+    watching = _Watch(host, config, read_settings(config, None, host.path).driver_root, nvml_timeout, cdi_spec)
     for _ in _moments(interval):
         limit.allow(2 * nvml_timeout)
         watching.look()
@@ -128,7 +128,7 @@ class _Watch:
         if self.are_features_due or beside != self.beside:
             self.beside, self.are_features_due = beside, False
             try:
-                said = features.renew(self.host, read_settings(self.config, None))
+                said = features.renew(self.host, read_settings(self.config, None, self.host.path))
             except HookError as err:
                 said = f"cannot write the feature file yet: {err}"
             if said:

@@ -59,7 +59,7 @@ class Settings(NamedTuple):
 
 def files(path: str | None, root: str = "") -> list[str]:
     """The file at `path`, None for the default one below `root`, and its drop-ins, in the order of reading."""
-    name = f"{root}{SETTINGS}" if path is None else path
+    name = f"{root.rstrip('/')}{SETTINGS}" if path is None else path
     found = []
     try:
         posix.stat(name)

@@ -123,6 +123,18 @@ def test_a_mistake_is_one_sentence_with_its_code(program: Program, words: list[s
     assert sentence in program.mistake(code, *words)
 
 
+@pytest.mark.parametrize(
+    "words",
+    ["info", "features", "containers", "inventory refresh", "flags podman", "cdi generate"]
+    + ["plan --image-root . --env NVIDIA_VISIBLE_DEVICES=0"],
+)  # fmt: skip
+def test_a_host_has_its_own_settings(program: Program, host: Path, words: str) -> None:
+    settings = host / "etc/oci-gpu-hook.conf"
+    settings.parent.mkdir(exist_ok=True)
+    settings.write_text("devcie-cgroup = on\n")
+    assert f"{settings}:1: unknown key 'devcie-cgroup'" in program.mistake(4, *words.split(), "--host-root", host)
+
+
 def test_info_lists_the_driver_and_the_gpus(program: Program, host: Path) -> None:
     short, whole = [program("info", *words, "--host-root", host) for words in ((), ("--all",))]
     assert f"driver {hosts.VERSION}" in short and "libcuda.so" not in short and "device nodes" not in short
