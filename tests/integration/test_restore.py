@@ -21,7 +21,8 @@ from tests.integration.test_leases import ONE, begun
 GIVEN = node(1)
 NUMBER, OTHER = [int(node(index)[len("/dev/nvidia") :]) for index in (1, 5)]
 LOOK = f"for node in {GIVEN} /dev/not-asked-for; do cat $node 2>&1; done; nvidia-smi -L; cat /count"
-COUNT = f"mknod /dev/not-asked-for c 195 {OTHER}; i=0; while :; do i=$((i+1)); echo $i >/count; sleep 0.05; done"
+COUNTS = "i=0; while :; do i=$((i+1)); echo $i >/next; mv /next /count; sleep 0.05; done"
+COUNT = f"mknod /dev/not-asked-for c 195 {OTHER}; {COUNTS}"
 # What the manual says that CRIU needs.  CRIU and runc are found in PATH.
 DUMPS = """
 export PATH={newest}:$PATH
