@@ -202,25 +202,32 @@ make_state_folder() {
     mkdir -m 0755 "$state" 2>/dev/null || echo "$state cannot be made: it will be there after the next boot"
 }
 
-# Other packages may have put files of their own beside ours: a list says which are ours.  One that we have no more would
-# be read on, and its flag may be that of another now.
-install_vendors() {
-    remove_vendors
-    install -p -m 0644 "$sources/packaging/vendors/vendor.schema.json" "$destdir$data/"
+# The names of our vendors' files.
+vendors() {
     for file in "$sources"/packaging/vendors/*.json; do
-        case $file in
-        */vendor.schema.json) continue ;;
-        esac
-        install -p -m 0644 "$file" "$destdir$data/vendors/"
-        echo "${file##*/}"
-    done >"$destdir$vendors_list"
+        case $file in */vendor.schema.json) ;; *) echo "${file##*/}" ;; esac
+    done
+}
+
+# Other packages may have put files of their own beside ours: a list says which are ours.  One that we have no more would
+# be read on, and its flag may be that of another now; it goes last, as no start may miss a file meanwhile.
+install_vendors() {
+    install -p -m 0644 "$sources/packaging/vendors/vendor.schema.json" "$destdir$data/"
+    { cat "$destdir$vendors_list" 2>/dev/null || :; vendors; } | sort -u | write 0644 "$vendors_list"
+    vendors | while read -r name; do
+        write 0644 "$data/vendors/$name" <"$sources/packaging/vendors/$name"
+    done
+    while read -r name; do
+        [ -e "$sources/packaging/vendors/$name" ] || rm -f "$destdir$data/vendors/$name"
+    done <"$destdir$vendors_list"
+    vendors | write 0644 "$vendors_list"
     # A package manager knows by itself.
     [ -z "$packed" ] || rm -f "$destdir$vendors_list"
 }
 
 remove_vendors() {
     [ ! -e "$destdir$vendors_list" ] || while read -r name; do
-        rm -f "$destdir$data/vendors/$name"
+        rm -f "$destdir$data/vendors/$name" "$destdir$data/vendors/$name.new"
     done <"$destdir$vendors_list"
 }
 

@@ -219,20 +219,32 @@ switch_version() {
     done
 }
 
-# An earlier payload's files are removed: a vendor's flag may be another file's now.
-install_shared() {
-    remove_shared
-    list_of_files=$(on_node $library)/installed-files
+# Prints what of the payload is installed as it is.
+list_shared() {
     for folder in $shared; do
         for file in "$payload$prefix/$folder"/*; do
             [ ! -e "$file" ] || echo "$folder/${file##*/}"
         done
-    done | write 0644 "$list_of_files"
-    # Not in the pipe, which hides what fails in it.
-    while read -r name; do
+    done
+}
+
+# No start may miss a vendor's file meanwhile: nothing is removed here, and the list has the earlier payload's files too.
+install_shared() {
+    list_of_files=$(on_node $library)/installed-files
+    { cat "$list_of_files" 2>/dev/null || :; list_shared; } | sort -u | write 0644 "$list_of_files"
+    list_shared | while read -r name; do
         write 0644 "$at/$name" <"$payload$prefix/$name"
         label "$real/$name"
+    done
+}
+
+# What the earlier payload alone had: a vendor's flag may be another file's now.
+remove_earlier() {
+    while read -r name; do
+        [ -e "$payload$prefix/$name" ] ||
+            try "cannot remove what an earlier version had" rm -f "$at/$name" "$at/$name.new"
     done <"$list_of_files"
+    list_shared | write 0644 "$list_of_files"
 }
 
 remove_shared() {
@@ -295,6 +307,7 @@ do_install() {
     [ -d "$(on_node $library)/$version" ] || stage
     install_shared
     switch_version
+    remove_earlier
     echo "$hooks" | write 0644 "$(on_node $library)/installed-hooks"
     write 0644 "$host$hooks/oci-gpu-hook.json" <"$payload$prefix/share/containers/oci/hooks.d/oci-gpu-hook.json"
     fresh=

@@ -254,12 +254,12 @@ def watched(is_wrong: Callable[[], bool]) -> Iterator[list[bool]]:
 
 
 def test_an_older_installation_is_replaced_in_one_step(prefix: Path) -> None:
-    """A container may start at any moment, and its entry script would find no modules."""
+    """A container may start at any moment, and its entry script would find no modules, or no vendor's flag."""
     first = tree(prefix)
     (prefix / LIBRARY / "oci_gpu_hook/stale.py").write_text("")
-    package = prefix / LIBRARY / "oci_gpu_hook"
+    package, vendor = prefix / LIBRARY / "oci_gpu_hook", prefix / "share/oci-gpu-hook/vendors/amd.json"
     before = package.stat().st_ino
-    with watched(lambda: not package.exists()) as missed:
+    with watched(lambda: not package.exists() or not vendor.exists()) as missed:
         made("install", f"PREFIX={prefix}")
     assert package.stat().st_ino != before
     assert not missed

@@ -282,6 +282,23 @@ def test_a_file_that_cannot_be_written_is_no_installation(node: Node) -> None:
         assert not (node.root / REGISTRATION).exists() and not (node.root / LIBRARY).exists()
 
 
+def test_an_upgrade_that_stops_takes_no_file_of_the_old_version(served: Node, newer: Path) -> None:
+    """Where it stops at the rules, the vendors' files and the units are there; the next one drops what is no more."""
+    vendors, before = f"{LOCAL}/share/oci-gpu-hook/vendors", served.tree()
+    payloads = newer / "usr/local/share/oci-gpu-hook/vendors"
+    (payloads / "amd.json").rename(payloads / "new.json")
+    stopped = [line.format(served.root) for line in read_only(f"{LOCAL}/lib/udev/rules.d")]
+    assert "Read-only" in served.refuses("install", *stopped, PAYLOAD=str(newer))
+    assert before.keys() <= served.tree().keys()
+    served.works()
+    names = (served.root / LIBRARY / "installed-files").read_text()
+    assert "vendors/amd.json" in names and "vendors/new.json" in names
+    served.must("install", PAYLOAD=str(newer))
+    found = served.tree().keys()
+    assert f"{vendors}/new.json" in found and f"{vendors}/amd.json" not in found
+    assert "amd.json" not in (served.root / LIBRARY / "installed-files").read_text()
+
+
 @pytest.mark.parametrize("over", ["node", "served"], ids=["nothing", "another version"])
 def test_a_version_that_does_not_start_is_not_registered(
     request: pytest.FixtureRequest, newer: Path, over: str
