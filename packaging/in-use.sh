@@ -13,7 +13,7 @@ runtime=$1
 found=0
 
 say() {
-    echo "oci-gpu-hook: $*" >&2
+    printf '%s\n' "oci-gpu-hook: $*" >&2
     found=1
 }
 
@@ -69,14 +69,20 @@ for folder in /run/containerd /run/docker/containerd/daemon /run/k3s/containerd;
         fi
     done
 done
-# CRI-O and podman keep it with the container, whose monitor has its path.
+# CRI-O and podman keep it with the container, whose monitor has its path.  A container's own process may have any name and
+# words, but not our root.
 for process in /proc/[0-9]*; do
     name=''
     { [ ! -O "$process" ] || read -r name <"$process/comm"; } 2>/dev/null || continue
     [ "$name" = conmon ] || continue
+    # shellcheck disable=SC3013
+    [ "$process/root/" -ef / ] || continue
     words=$({ tr '\0' ' ' <"$process/cmdline"; } 2>/dev/null)
-    if echo "$words" | grep -qE -- " -r ($paths) "; then
-        running="$running $(printf %.12s "${words#* -c }")"
+    id=${words#* -c }
+    id=${id%% *}
+    case $id in '' | *[!0-9a-f]*) continue ;; esac
+    if printf '%s\n' "$words" | grep -qE -- " -r ($paths) "; then
+        running="$running $(printf %.12s "$id")"
     fi
 done
 [ -z "$running" ] || say "containers run by $runtime, and without it they cannot be entered or stopped:$running" \

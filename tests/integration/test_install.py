@@ -425,6 +425,22 @@ find {tmp_path} | sort | cmp - /run/before
     assert "oci-gpu-hook:" not in rest
 
 
+def test_a_process_of_a_containers_own_is_no_monitor_and_says_nothing(tmp_path: Path) -> None:
+    """Root's, named and with words as a monitor's; nor is one whose container's id none can be."""
+    named = f"-c '\\033[31m' -r {tmp_path}/{RUNTIME} -b /x </run/end &"
+    script = f"""mount -t tmpfs none /run; mkfifo /run/end; mkdir -p /run/image/usr
+mount -t tmpfs none /run/image; mkdir /run/image/usr; mount --rbind /usr /run/image/usr
+cp -P /bin /lib* /run/image
+printf '#!/bin/sh\nwhile read -r _; do :; done\n' >/run/image/conmon; chmod 0755 /run/image/conmon
+chroot /run/image /conmon -c c2 -r {tmp_path}/{RUNTIME} -b /x </run/end & one=$!
+/run/image/conmon {named} other=$!
+exec 9>/run/end; until grep -q conmon /proc/$one/comm && grep -q conmon /proc/$other/comm; do :; done
+packaging/in-use.sh {tmp_path}/{RUNTIME} && exec 9>&- && wait
+"""
+    done = run(*ALONE, script)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_what_nothing_keeps_true_goes_with_the_machines_own(tmp_path: Path) -> None:
     """Labels of the node, and the spec of the service; not with what is to be packed."""
     at, packed = f"PREFIX={tmp_path}/usr", f"DESTDIR={tmp_path}/packed"
