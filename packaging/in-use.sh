@@ -17,10 +17,13 @@ say() {
     found=1
 }
 
+# As an expression of grep -E that matches it alone: a prefix may hold dots and plus signs.
+literally() { printf '%s\n' "$1" | sed 's/[][\\.*^$+?(){}|]/\\&/g'; }
+
 # By its own path, and by the link that tools know.
-paths=$runtime
+paths=$(literally "$runtime")
 for link in "${runtime%/*}/nvidia-container-runtime" /usr/local/bin/nvidia-container-runtime; do
-    [ "$(readlink -f "$link")" != "$(readlink -f "$runtime")" ] || paths="$paths|$link"
+    [ "$(readlink -f "$link")" != "$(readlink -f "$runtime")" ] || paths="$paths|$(literally "$link")"
 done
 
 # Whether the file names the runtime, but in a comment: by a path, or as what is found in PATH.

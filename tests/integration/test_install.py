@@ -402,25 +402,30 @@ def test_what_is_registered_is_there_at_any_moment(tmp_path: Path) -> None:
 
 
 def test_what_runs_by_our_runtime_keeps_it(tmp_path: Path) -> None:
-    """No container could be entered or stopped that it has started; none runs by what is to be packed."""
-    words = f"make --silent PYTHON={sys.executable} PREFIX={tmp_path}/usr"
+    """No container could be entered or stopped that it has started; none runs by what is to be packed.
+
+    The prefix is no expression, and another path that it would match is another's.
+    """
+    runtime = f"{tmp_path}/c++.d/{RUNTIME}"
+    words = f"make --silent PYTHON={sys.executable} PREFIX={tmp_path}/c++.d"
     packed = f"DESTDIR={tmp_path}/packed"
     task = "/run/containerd/io.containerd.runtime.v2.task/moby/c1"
     script = f"""mount -t tmpfs none /run
 {words} install >/dev/null; find {tmp_path} | sort >/run/before
 printf '#!/bin/sh\nwhile read -r _; do :; done\n' >/run/conmon; chmod 0755 /run/conmon
-mkfifo /run/end; /run/conmon -c c2 -r {tmp_path}/usr/{RUNTIME} -b /x </run/end & exec 9>/run/end
+mkfifo /run/end; /run/conmon -c c2 -r {runtime} -b /x </run/end & exec 9>/run/end
 ! {words} uninstall || exit 9
 exec 9>&-; wait
-mkdir -p {task}; echo {tmp_path}/usr/{RUNTIME} >{task}/runtime
+mkdir -p {task}; echo {runtime} >{task}/runtime
 ! {words} uninstall || exit 9
 find {tmp_path} | sort | cmp - /run/before
+echo {runtime.replace(".d/", "xd/")} >{task}/runtime; {words} uninstall
 {words} {packed} install >/dev/null; {words} {packed} uninstall; ls {tmp_path}/packed
 """
     done = run(*ALONE, script)
     assert done.returncode == 0, done.stderr
     *refused, rest = done.stderr.split("make uninstall: nothing was removed\n")
-    said = f"containers run by {tmp_path}/usr/{RUNTIME}, and without it they cannot be entered or stopped"
+    said = f"containers run by {runtime}, and without it they cannot be entered or stopped"
     assert [f"{said}: {id}" in text for id, text in zip(("c2", "c1"), refused)] == [True, True]
     assert "oci-gpu-hook:" not in rest
 
