@@ -140,6 +140,22 @@ $(services)
 END
 }
 
+# Ends the units that are enabled, with the links to them.  By the link: another installation may have units of these names.
+stop_services() {
+    services | while read -r name place; do
+        for link in /etc/systemd/system/*.wants/"$name"; do
+            # shellcheck disable=SC3013
+            [ ! "$link" -ef "$place" ] || systemctl --quiet disable --now "$name" >/dev/null 2>&1 || :
+        done
+    done
+}
+
+# Where neither systemd nor udev runs, such as in a chroot, there is none to tell.
+tell_services_are_gone() {
+    [ ! -d /run/systemd/system ] || systemctl daemon-reload >/dev/null 2>&1 || :
+    [ ! -S /run/udev/control ] || udevadm control --reload >/dev/null 2>&1 || :
+}
+
 # Installs the package into a new folder, which then changes places with the old one: a container that starts meanwhile
 # finds one of the two, and all its modules in the one linked file that it has open.
 install_library() {
@@ -342,6 +358,7 @@ do_uninstall() {
     [ -e "$destdir$entry" ] || [ -e "$destdir$library" ] ||
         told="nothing was installed below $destdir$prefix: give DESTDIR and PREFIX of the installation"
     [ -n "$destdir" ] || "$sources/packaging/in-use.sh" "$runtime" || fail "nothing was removed"
+    [ -n "$destdir" ] || stop_services
     # This node's features, of which Node Feature Discovery would make labels for ever.
     [ -n "$destdir" ] || "$command" features --remove >/dev/null 2>&1 || :
     [ -n "$destdir" ] || "$command" cdi remove /run/cdi/oci-gpu-hook.yaml >/dev/null 2>&1 || :
@@ -356,6 +373,7 @@ do_uninstall() {
     rm -rf "$destdir$library" "$destdir$modules"
     rm -f "$destdir$data/vendor.schema.json"
     [ ! -d "$destdir$data" ] || find "$destdir$data" -depth -type d -empty -delete
+    [ -n "$destdir" ] || tell_services_are_gone
     [ -n "$destdir" ] || rm -rf "$state"
     echo "$made" | sort -r | while read -r folder; do
         if [ -n "$folder" ] && [ -d "$destdir$folder" ]; then

@@ -269,3 +269,28 @@ ls /usr/local/lib/systemd/system /etc/systemd/system/multi-user.target.wants 2>/
     assert installed_as.endswith("registered in /etc/containers/oci/hooks.d")
     assert enabled_and_counts == ["enabled"] * 3 + ["4 4"] * 3
     assert (removed.startswith("removed"), state) == (True, "inactive")
+
+
+def test_an_uninstallation_leaves_no_unit_enabled_or_active() -> None:
+    """Of its own; those of another installation, here the booted one's, stay."""
+    install = f"{REPOSITORY}/packaging/install.sh"
+    units = "oci-gpu-hook-inventory.path oci-gpu-hook-gpu-metrics.timer"
+    out = booted(
+        f"""
+systemctl disable --now {units} 2>/dev/null
+mv /run/booted/oci-gpu-hook-inventory.path /run/booted/oci-gpu-hook-gpu-metrics.timer /run
+{install} install "" /usr/local /usr/bin/python3 >/dev/null
+systemctl daemon-reload
+systemctl enable --now {units} 2>/dev/null
+systemctl is-active {units}
+{install} uninstall "" /usr/local >/dev/null
+systemctl is-active {units} || :
+systemctl show --value --property LoadState {units}
+ls /etc/systemd/system/*.wants
+"""
+    ).printed()
+    words = out.split()
+    assert words[:2] == ["active", "active"]
+    assert words[2:6] == ["inactive", "inactive", "not-found", "not-found"]
+    assert "oci-gpu-hook-inventory.service" in words
+    assert not {*units.split()} & {*words}
