@@ -94,8 +94,17 @@ check_ours() {
     done
     # An installation that was killed at its very start leaves an empty one.
     if [ -e "$destdir$library" ] && [ ! -e "$destdir$folders" ] && [ -n "$(ls -A "$destdir$library")" ]; then
+        [ -n "$destdir" ] || check_package
         fail "$destdir$library is there and is not ours: move it away first"
     fi
+}
+
+# Fails where a package of this host owns the library: moved away, its hook could start no container.
+check_package() {
+    ! dpkg-query -S "$library/link.py" >/dev/null 2>&1 ||
+        fail "a package has put $library there: remove it first, by 'apt remove oci-gpu-hook'"
+    ! rpm -qf "$library/link.py" >/dev/null 2>&1 ||
+        fail "a package has put $library there: remove it first, by 'dnf remove oci-gpu-hook'"
 }
 
 # Whether the link $1 is there, as we make it or as somebody has made it by hand.

@@ -173,3 +173,20 @@ def test_an_installation_by_hand_is_taken_over(kind: Kind, view: View, built: Bu
     assert kind.purge(view).status == 0
     after = {path for path in listing(view) if not path.startswith(SETTINGS) or path.startswith(f"{SETTINGS}.d")}
     assert after == before.keys()
+
+
+@pytest.mark.parametrize("action", ["install", "uninstall"])
+def test_make_leaves_what_a_package_has_installed_and_says_how_it_goes(
+    kind: Kind, view: View, built: Built, tmp_path: Path, action: str
+) -> None:
+    """Moved away by hand, the package's hook could start no container."""
+    does(kind.install(view, *kind.hosts(built(kind.name))))
+    # The database is the view's own.
+    (view / "/run/.rpmmacros").write_text("%_dbpath /run/rpm\n")
+    before = view.listing()
+    tree = packages.copy_of_tree(tmp_path / "tree")
+    remove = {"rpm": "dnf remove", "deb": "apt remove"}[kind.name]
+    done = view.sh(f"{tree}/packaging/install.sh {action} '' /usr /usr/bin/python3")
+    said = f"a package has put {LIBRARY} there: remove it first, by '{remove} oci-gpu-hook'"
+    assert (done.status, done.said) == (1, f"make {action}: {said}\n")
+    assert view.listing() == before
