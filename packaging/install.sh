@@ -42,6 +42,8 @@ runtime=$prefix/bin/oci-gpu-runtime
 dockers=$prefix/bin/nvidia-container-runtime-hook
 cli=$prefix/bin/nvidia-container-cli
 registration=$prefix/share/containers/oci/hooks.d/oci-gpu-hook.json
+# Where podman looks, and CRI-O if it is told to, beside /usr/share/containers/oci/hooks.d, whatever PREFIX is.
+looked_into=/etc/containers/oci/hooks.d
 data=$prefix/share/oci-gpu-hook
 modules=$prefix/share/selinux/packages/oci-gpu-hook
 # What goes below PREFIX/share as it is: FILE:FOLDER, the file below packaging/, the folder below PREFIX/share.
@@ -337,7 +339,18 @@ do_install() {
     install_scripts
     [ -z "${SOURCE_DATE_EPOCH:-}" ] || set_times
     echo "installed $destdir$entry, registered by $destdir$registration"
+    [ -n "$destdir" ] || say_where_engines_look
     echo "installed $destdir$command for people: try '$command info'"
+}
+
+# No engine looks below another PREFIX than /usr.
+say_where_engines_look() {
+    for folder in /usr/share/containers/oci/hooks.d $looked_into; do
+        # shellcheck disable=SC3013
+        [ ! "$folder/oci-gpu-hook.json" -ef "$registration" ] || return 0
+    done
+    echo "podman and CRI-O do not look there: 'mkdir -p $looked_into && ln -s $registration $looked_into/' makes" \
+        "podman find it, and CRI-O if its hooks_dir has that folder"
 }
 
 # The name $1, by which others start the hook, for $2. A link of anybody else's stays, and any file.
@@ -375,6 +388,9 @@ do_uninstall() {
     for link in "$dockers" "$cli"; do
         ! is_our_link "$link" || rm -f "$destdir$link"
     done
+    if [ -z "$destdir" ] && [ "$(readlink $looked_into/oci-gpu-hook.json)" = "$registration" ]; then
+        rm -f $looked_into/oci-gpu-hook.json
+    fi
     made=$(cat "$destdir$folders" 2>/dev/null || true)
     # *.new: what `write` leaves if the disk is full or it is killed.
     single_files | while read -r file; do rm -f "$destdir$file" "$destdir$file.new"; done
