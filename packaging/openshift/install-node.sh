@@ -254,23 +254,27 @@ remove_shared() {
     done <"$list_of_files"
 }
 
-# Tells the node's systemd something, if it has one: by the node's D-Bus, whose socket is in /run. systemd's own socket
-# does not answer, as its process is in another PID namespace.
+# Tells the node's systemd something, or asks it, by the node's D-Bus, whose socket is in /run. systemd's own socket does
+# not answer, as its process is in another PID namespace.
+ask_systemd() { inside env SYSTEMD_IGNORE_CHROOT=1 SYSTEMCTL_FORCE_BUS=1 systemctl --quiet "$@"; }
+
 tell_systemd() {
-    [ ! -d "$host/run/systemd/system" ] ||
-        inside env SYSTEMD_IGNORE_CHROOT=1 SYSTEMCTL_FORCE_BUS=1 systemctl --quiet "$@" >&2 ||
-        echo "the node's systemd was not told: systemctl $*" >&2
+    [ ! -d "$host/run/systemd/system" ] || ask_systemd "$@" >&2 || echo "the node's systemd was not told: systemctl $*" >&2
 }
 
-# The units that keep the inventory, with what NVML says of MIG devices, as a package's installation enables them.
+# The units that keep the inventory, with what NVML says of MIG devices, as a package's installation enables them: once,
+# as an administrator may disable them.
 start_units() {
     enabled=$(sed -n 's/^enable //p' "$payload$prefix"/lib/systemd/system-preset/*.preset 2>/dev/null) || return 0
     # The hook works without them: nothing here may fail the installation.
-    [ ! -d "$host/run/systemd/system" ] ||
-        inside systemd-tmpfiles --create "$prefix/lib/tmpfiles.d/oci-gpu-hook.conf" || :
+    [ -d "$host/run/systemd/system" ] || return 0
+    inside systemd-tmpfiles --create "$prefix/lib/tmpfiles.d/oci-gpu-hook.conf" || :
     tell_systemd daemon-reload
     # shellcheck disable=SC2086
-    tell_systemd --no-block enable --now $enabled
+    [ -z "$first" ] || tell_systemd enable $enabled
+    for unit in $enabled; do
+        ! ask_systemd is-enabled "$unit" 2>/dev/null || tell_systemd --no-block start "$unit"
+    done
 }
 
 stop_units() {
@@ -297,6 +301,7 @@ do_install() {
     check_ours
     version_of_payload
     [ -n "$(registrations)" ] || fresh=yes
+    first=$fresh
     for folder in "$library" "$(dirname $entry)" "$(dirname $command)" $shared; do
         folder=$real/${folder#"$prefix/"}
         make_folder "$folder" 2>/dev/null || fail "cannot make $folder on the node: it is read-only or full"

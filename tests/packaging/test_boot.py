@@ -239,7 +239,10 @@ exec setpriv --inh-caps=-all --bounding-set=-all,+sys_chroot --no-new-privs \
 
 
 def test_a_node_of_the_daemonset_asks_nvml(tmp_path: Path) -> None:
-    """The node's systemd is told by what has no more than the pod; and told again at the end."""
+    """The node's systemd is told by what has no more than the pod; and told again at the end.
+
+    Another start of the pod leaves off what the administrator has disabled, and has the rest done again.
+    """
     payload = make_payload(tmp_path / "payload")
     vendor = payload / "usr/local/lib/oci-gpu-hook/vendor"
     for name in ("click", "pynvml.py"):
@@ -261,13 +264,19 @@ PATH=/usr/local/bin:$PATH
 wait_for $saved
 systemctl is-enabled oci-gpu-hook-inventory.path oci-gpu-hook-inventory.service oci-gpu-hook-devices.service
 named{CHANGES}
+systemctl disable --now oci-gpu-hook-devices.service 2>/dev/null
+rm $saved
+{POD.format(script=OPENSHIFT / "install-node.sh", payload=payload, action="install")}
+wait_for $saved
+systemctl is-enabled oci-gpu-hook-devices.service oci-gpu-hook-inventory.path || :
 {POD.format(script=OPENSHIFT / "install-node.sh", payload=payload, action="remove")}
 systemctl is-active oci-gpu-hook-inventory.path || :
 ls /usr/local/lib/systemd/system /etc/systemd/system/multi-user.target.wants 2>/dev/null || :
 """
-    installed_as, *enabled_and_counts, removed, state = booted(script).printed().splitlines()
+    installed_as, *enabled_and_counts, _, device, inventory, removed, state = booted(script).printed().splitlines()
     assert installed_as.endswith("registered in /etc/containers/oci/hooks.d")
     assert enabled_and_counts == ["enabled"] * 3 + ["4 4"] * 3
+    assert (device, inventory) == ("disabled", "enabled")
     assert (removed.startswith("removed"), state) == (True, "inactive")
 
 
