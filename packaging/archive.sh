@@ -5,7 +5,7 @@
 #
 #   SOURCE_DATE_EPOCH=SECONDS packaging/archive.sh NAME    a tar.gz on standard output, all of it below NAME/
 #
-# The same tree gives the same bytes.
+# The same tree gives the same bytes, whatever umask it was checked out with.
 set -eu
 
 name=$1
@@ -26,6 +26,6 @@ list() {
 ! in_git || generated=$(make --silent --no-print-directory list-generated)
 # Files that were deleted but are still in git's index are skipped.
 list | tar --null --verbatim-files-from -T - --ignore-failed-read --sort=name \
-    --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner \
+    --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner --mode=u=rwX,go=rX \
     --transform="s|^\(\./\)\{0,1\}|$name/|" -c 2>/dev/null |
     gzip -n

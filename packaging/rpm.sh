@@ -24,7 +24,8 @@ sed "s/^Version: .*/Version:        $version/" "$sources/packaging/oci-gpu-hook.
     >"$folder/SPECS/oci-gpu-hook.spec"
 "$sources/packaging/archive.sh" "oci-gpu-hook-$version" >"$folder/SOURCES/oci-gpu-hook-$version.tar.gz"
 
-rpmbuild -ba --define "_topdir $folder" "$folder/SPECS/oci-gpu-hook.spec" >"$folder/log" 2>&1 || {
+# No package has the name of the host that has built it.
+rpmbuild -ba --define "_topdir $folder" --define "_buildhost localhost" "$folder/SPECS/oci-gpu-hook.spec" >"$folder/log" 2>&1 || {
     tail -n 20 "$folder/log" >&2
     echo "rpm.sh: rpmbuild failed; all that it said is in $folder/log" >&2
     exit 1

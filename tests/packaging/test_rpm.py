@@ -36,6 +36,16 @@ def test_dockers_link_needs_the_hook_and_whoever_has_dockerd_is_told(view: View,
     assert str((view / DOCKERS).readlink()) == TARGET
 
 
+def test_the_sources_and_what_is_built_of_them_tell_of_no_umask_and_no_host(release: Release, tmp_path: Path) -> None:
+    assert {packages.query(package, "--qf", "%{BUILDHOST}") for package in release} == {"localhost"}
+    tree = packages.copy_of_tree(tmp_path / "tree")
+    words, archives = ("env", "SOURCE_DATE_EPOCH=1", tree / "packaging/archive.sh", "name"), []
+    for mode in ("go=u-w", "go="):
+        subprocess.run(("chmod", "-R", mode, tree), check=True)
+        archives.append(subprocess.run(words, check=True, capture_output=True).stdout)
+    assert archives[0] == archives[1] and len(archives[0]) > 100_000
+
+
 RUNTIME = "/usr/bin/oci-gpu-runtime"
 _DOCKERS, _RESTART = "without it Docker starts no container", "systemctl restart containerd"
 _TASKS = "io.containerd.runtime.v2.task"
