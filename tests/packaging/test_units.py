@@ -7,6 +7,7 @@ Every test works in a private view of this machine's /usr, with the hook install
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,14 @@ def test_the_preset_names_every_unit_and_no_other() -> None:
     lines = (UNITS / "90-oci-gpu-hook.preset").read_text().splitlines()
     named = {line.split()[1] for line in lines if not line.startswith("#")}
     assert named == {path.name for path in UNITS.iterdir() if path.suffix in KINDS}
+
+
+def test_no_start_limit_refuses_what_an_event_starts() -> None:
+    """A node with many GPUs has that many events within a second."""
+    named = {*re.findall(r"oci-gpu-hook-\w+\.service", (UNITS / "60-oci-gpu-hook.rules").read_text())}
+    assert named == {"oci-gpu-hook-devices.service", "oci-gpu-hook-inventory.service"}
+    for name in named:
+        assert "\nStartLimitIntervalSec=0\n" in (UNITS / name).read_text().partition("[Service]")[0], name
 
 
 def test_a_node_of_before_is_replaced_another_mode_is_left_and_then_nothing_is_done() -> None:
