@@ -100,6 +100,26 @@ def test_an_upgrade_leaves_units_disabled_or_enabled_and_a_purge_disables_them(
     assert not enabled.is_symlink()
 
 
+# In the place of systemctl, where each unit is enabled.
+TOLD = '#!/bin/sh\necho "$*" >>/run/told\n[ "$2" != is-enabled ] || echo enabled\n'
+
+
+def test_an_upgrade_starts_no_validation_and_a_removal_stops_it(
+    view: View, release: Release, previous: Release
+) -> None:
+    does(view.dpkg("-i", previous.hook))
+    (view / "/run/systemd/system").mkdir(parents=True)
+    (view / "/usr/bin/systemctl").write_text(TOLD)
+    does(view.dpkg("-i", release.hook))
+    told, validate = view / "/run/told", "oci-gpu-hook-validate.service"
+    changed = [line for line in told.read_text().splitlines() if re.search(r"\b((re)?start|stop) ", line)]
+    assert any("restart oci-gpu-hook-" in line for line in changed)
+    assert not [line for line in changed if validate in line]
+    told.unlink()
+    does(view.dpkg("--remove", "oci-gpu-hook"))
+    assert re.search(f"(?m)^(.* )?stop .*{validate}", told.read_text())
+
+
 def test_a_damaged_installation_can_be_removed(view: View, release: Release) -> None:
     does(view.dpkg("-i", release.hook))
     shutil.rmtree(view / PACKAGE)
