@@ -126,6 +126,25 @@ def test_a_damaged_installation_can_be_removed(view: View, release: Release) -> 
     does(view.dpkg("--remove", "oci-gpu-hook"))
 
 
+def test_what_is_in_use_is_upgraded_and_nothing_of_it_is_purged(
+    view: View, release: Release, previous: Release
+) -> None:
+    does(view.dpkg("-i", previous.hook, previous.docker, previous.cli))
+    dockerd, daemon = view / "/usr/bin/dockerd", view / "/etc/docker/daemon.json"
+    dockerd.write_text("")
+    dockerd.chmod(0o755)
+    daemon.parent.mkdir(exist_ok=True)
+    daemon.write_text('{"runtimes": {"ours": {"path": "/usr/bin/oci-gpu-runtime"}}}\n')
+    does(view.dpkg("-i", release.hook, release.docker, release.cli))
+    before = view.listing()
+    assert view.apt("purge", "oci-gpu-hook").status != 0
+    assert view.listing() == before
+    # Alone they may go: the runtime stays.
+    does(view.apt("purge", "oci-gpu-hook-cli"))
+    daemon.unlink()
+    does(view.apt("purge", "oci-gpu-hook"))
+
+
 TOOLKITS = ("nvidia-container-toolkit", "nvidia-container-toolkit-base")
 RIVALS = [("libnvidia-container-tools", "cli", CLI), *[(name, "docker", DOCKERS) for name in TOOLKITS]]
 
