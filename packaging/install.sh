@@ -381,8 +381,9 @@ do_uninstall() {
         told="nothing was installed below $destdir$prefix: give DESTDIR and PREFIX of the installation"
     [ -n "$destdir" ] || "$sources/packaging/in-use.sh" "$runtime" || fail "nothing was removed"
     [ -n "$destdir" ] || stop_services
-    # This node's features, of which Node Feature Discovery would make labels for ever.
+    # This node's features and metrics: labels and alerts would be made of them for ever.
     [ -n "$destdir" ] || "$command" features --remove >/dev/null 2>&1 || :
+    [ -n "$destdir" ] || "$command" metrics --remove >/dev/null 2>&1 || :
     [ -n "$destdir" ] || "$command" cdi remove /run/cdi/oci-gpu-hook.yaml >/dev/null 2>&1 || :
     # Before what they lead to: dockerd could start no container with --gpus.
     for link in "$dockers" "$cli"; do

@@ -12,7 +12,7 @@ from oci_gpu_hook.cli.options import config_file, seconds
 from oci_gpu_hook.driver import nodes
 from oci_gpu_hook.driver.inventory import DriverInventory, with_nodes
 from oci_gpu_hook.driver.survey import driver_version, list_gpus, read_true
-from oci_gpu_hook.errors import DriverError
+from oci_gpu_hook.errors import DriverError, UsageError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.engines.containerdevices import MemoryUse
 from oci_gpu_hook.node.exporters import counters, exposition, healthrecord
@@ -28,10 +28,11 @@ from oci_gpu_hook.request.settings import Settings, read_settings
     help="Write the file that the setting 'metrics' names; without the setting, stop counting.  With --gpus the file"
     " that 'gpu-metrics' names.",
 )
+@click.option("--remove", is_flag=True, help="Remove the files that the settings 'metrics' and 'gpu-metrics' name.")
 @click.option("--gpus", is_flag=True, help="Of the GPUs and their driver, and not of starts.")
 @seconds("--timeout", "How long NVML may take to answer, with --gpus.", 10.0, times=2)
 @config_file
-def metrics(write: bool, gpus: bool, timeout: float, config: str | None) -> None:
+def metrics(write: bool, remove: bool, gpus: bool, timeout: float, config: str | None) -> None:
     """Show counters of starts, in Prometheus's text format; with --gpus who holds which GPU, and its health.
 
     They count starts of containers that ask for devices, NVIDIA's or another vendor's: by outcome, refusals by reason
@@ -42,10 +43,14 @@ def metrics(write: bool, gpus: bool, timeout: float, config: str | None) -> None
     saved inventory serve, and the last validation.  oci-gpu-hook-gpu-metrics.timer starts it.  Temperature, power,
     clocks and the use of a GPU are told by NVIDIA's DCGM exporter.
     """
+    if remove and (write or gpus):
+        raise UsageError("--remove excludes --write and --gpus")
     # Wrong settings stop no look at the counters.
-    settings = read_settings(config, None) if gpus or write else Settings()
+    settings = read_settings(config, None) if gpus or write or remove else Settings()
     file = settings.gpu_metrics if gpus else settings.metrics
-    if gpus and write and not file:
+    if remove:
+        click.echo(_remove(settings) or "there is no file of metrics")
+    elif gpus and write and not file:
         click.echo("no setting 'gpu-metrics': nothing written")
     elif gpus:
         _put(file if write else "", gpu_exposition(HostRoot(), settings, timeout, remember=write))
@@ -59,6 +64,13 @@ def metrics(write: bool, gpus: bool, timeout: float, config: str | None) -> None
             elif not counters.are_on():
                 click.echo("oci-gpu-hook: hooks do not count starts yet: run 'oci-gpu-hook metrics --write'", err=True)
             _put(file if write else "", counters.exposition(counters.added_up()))
+
+
+def _remove(settings: Settings) -> str:
+    """Another exporter's file of that name stays."""
+    ours = f"# HELP {exposition.PREFIX}".encode()
+    files = [it for it in (settings.metrics, settings.gpu_metrics) if it]
+    return "; ".join([f"removed {file}" for file in files if outputfile.remove(file, ours)])
 
 
 def _put(file: str, text: str) -> None:

@@ -295,7 +295,8 @@ def exporter(host: Host, kind: str) -> list[Words]:
             put(host, folder / each, kind, lambda text: text)
     for path in (folder, *folder.iterdir()):
         os.lchown(path, USER, USER)
-    lines = ("metrics --write", "metrics --gpus --write", "features --write", "features --remove", "metrics")
+    written = ("metrics", "metrics --gpus", "features")
+    lines = (*[f"{it} --write" for it in written], "features --remove", "metrics", "metrics --remove")
     return [(*line.split(), "--config", str(settings)) for line in lines]
 
 

@@ -77,9 +77,10 @@ def test_what_is_said_and_what_is_left(done: dict[str, list[str]], name: str) ->
 
 
 def test_an_uninstallation_takes_the_file_with_it() -> None:
-    """Else the node would keep its labels for ever."""
+    """Else the node would keep its labels for ever, and an alert for old metrics."""
     for name in ("install.sh", "oci-gpu-hook.spec", "debian/oci-gpu-hook.prerm"):
-        assert "features --remove >/dev/null" in (REPOSITORY / "packaging" / name).read_text()
+        text = (REPOSITORY / "packaging" / name).read_text()
+        assert "features --remove >/dev/null" in text and "metrics --remove >/dev/null" in text
 
 
 def test_watch_keeps_the_file_and_removes_it_with_the_driver() -> None:

@@ -465,12 +465,12 @@ packaging/in-use.sh {tmp_path}/{RUNTIME} && exec 9>&- && wait
 
 
 def test_what_nothing_keeps_true_goes_with_the_machines_own(tmp_path: Path) -> None:
-    """Labels of the node, and the spec of the service; not with what is to be packed."""
+    """Labels and metrics of the node, and the spec of the service; not with what is to be packed."""
     at, packed = f"PREFIX={tmp_path}/usr", f"DESTDIR={tmp_path}/packed"
     told, command = tmp_path / "told", tmp_path / "usr" / COMMAND
     assert make("install", at).returncode == make("install", at, packed).returncode == 0
     command.write_text(f'#!/bin/sh\n# It stands for oci-gpu-hook.\necho "$*" >>{told}\n')
-    gone = ["features --remove", "cdi remove /run/cdi/oci-gpu-hook.yaml"]
+    gone = ["features --remove", "metrics --remove", "cdi remove /run/cdi/oci-gpu-hook.yaml"]
     for settings, said in ((at, packed), []), ((at,), gone):
         told.write_text("")
         made("uninstall", *settings)

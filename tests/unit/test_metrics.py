@@ -29,6 +29,7 @@ from oci_gpu_hook.node.machine.validationrecord import StepResult, Validation
 from oci_gpu_hook.report import records
 from tests.unit import hosts
 from tests.unit.examples import examples
+from tests.unit.program import Program
 from tests.unit.test_holders import amd, has
 
 
@@ -289,3 +290,17 @@ def test_a_library_of_another_version_says_nothing_of_the_gpus(monkeypatch: pyte
         monkeypatch.setattr(nvml, "ask_nvml", lambda *_, said=version, **__: ({"driver_version": said}, []))
         with contextlib.nullcontext() if answers else pytest.raises(nvml.NvmlUnavailable, match="libnvidia-ml is of 1"):
             assert nvml.readings(HostRoot(str(tmp_path)), found, 1) == {}
+
+
+def test_files_of_ours_are_removed_and_another_exporters_stays(tmp_path: Path, program: Program) -> None:
+    files, settings = [tmp_path / "a.prom", tmp_path / "b.prom"], tmp_path / "conf"
+    settings.write_text(f"metrics = {files[0]}\ngpu-metrics = {files[1]}\n")
+    files[0].write_text(counters.exposition(counters.count("")))
+    files[1].write_text("# HELP node_load1 Another's.\n")
+    words = ("metrics", "--remove", "--config", settings)
+    assert program(*words) == f"removed {files[0]}\n"
+    assert program(*words) == "there is no file of metrics\n"
+    assert [it.exists() for it in files] == [False, True]
+    files[1].write_text("\n".join(exposition.gauge("driver_up", "Up.", 1)))
+    assert program(*words) == f"removed {files[1]}\n"
+    assert "excludes" in program.mistake(2, *words, "--write")

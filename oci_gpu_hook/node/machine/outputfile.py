@@ -14,9 +14,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from oci_gpu_hook.errors import ApplyError, ConfigError, UsageError, quoted
+from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.host.source import UntrustedError, open_source
 from oci_gpu_hook.kernel import syscalls
 from oci_gpu_hook.kernel.descriptors import closing, reopened, replace
+from oci_gpu_hook.node.machine import foreignfile
 
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
@@ -36,9 +38,11 @@ def write(path: str, text: str) -> None:
         place(fd, name, text.encode())
 
 
-def remove(path: str) -> bool:
-    """Remove a file; gives whether there was one.  Errors as `write`."""
+def remove(path: str, begins: bytes = b"") -> bool:
+    """Remove a file, if it begins so; gives whether there was one.  Errors as `write`."""
     above, name = _split(path)
+    if begins and not (foreignfile.read_file(HostRoot(), f"{above}/{name}") or b"").startswith(begins):
+        return False
     with explained(path):
         try:
             with closing(trusted(above)) as fd:
