@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,24 @@ def test_the_preset_names_every_unit_and_no_other() -> None:
     lines = (UNITS / "90-oci-gpu-hook.preset").read_text().splitlines()
     named = {line.split()[1] for line in lines if not line.startswith("#")}
     assert named == {path.name for path in UNITS.iterdir() if path.suffix in KINDS}
+
+
+# What systemd finds: it has written a container's kind there itself, and WSL's kernel says it in its release.
+FOUND = "echo {0} >/run/systemd/container\n"
+WSL = "echo WSL2 >/run/systemd/release\nmount --bind /run/systemd/release /proc/sys/kernel/osrelease\n"
+
+
+@pytest.mark.parametrize("unit", ["inventory.service", "inventory.path", "cdi.service", "validate.service"])
+def test_a_unit_that_serves_wsl_2_is_kept_from_all_other_containers(installed: Installed, unit: str) -> None:
+    text = (UNITS / f"oci-gpu-hook-{unit}").read_text()
+    conditions = re.findall("^(ConditionVirtualization=.*)$", text, re.MULTILINE)
+    look = f"systemd-detect-virt\nsystemd-analyze condition {shlex.join(conditions)} >&2 && echo yes || echo no\n"
+    known = on_host(installed, "systemd-detect-virt --list").printed().split()
+    # OpenVZ has no such file.
+    kinds = [it for it in known[known.index("systemd-nspawn") :] if it not in ("openvz", "wsl")]
+    script = ALONE + "".join([FOUND.format(kind) + look for kind in kinds]) + WSL + look
+    said = on_host(installed, script).printed().split()
+    assert said == [*[word for kind in kinds for word in (kind, "no")], "wsl", "yes"]
 
 
 def test_no_start_limit_refuses_what_an_event_starts() -> None:
