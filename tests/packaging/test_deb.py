@@ -116,8 +116,12 @@ def test_an_upgrade_starts_no_validation_and_a_removal_stops_it(
     assert any("restart oci-gpu-hook-" in line for line in changed)
     assert not [line for line in changed if validate in line]
     told.unlink()
+    (view / "/usr/bin/oci-gpu-hook").write_text('#!/bin/sh\necho "$*" >>/run/told\n')
     does(view.dpkg("--remove", "oci-gpu-hook"))
-    assert re.search(f"(?m)^(.* )?stop .*{validate}", told.read_text())
+    said = told.read_text()
+    assert re.search(f"(?m)^(.* )?stop .*{validate}", said)
+    # What units write is removed once none is left that would.
+    assert said.rindex("stop ") < min(said.index(f"{words}remove") for words in ("features --", "metrics --", "cdi "))
 
 
 def test_a_damaged_installation_can_be_removed(view: View, release: Release) -> None:
