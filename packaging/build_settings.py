@@ -18,10 +18,10 @@ from build_man import SOURCES, default, values
 from oci_gpu_hook.request.settingsfile import KINDS
 
 _HEAD = """# SPDX-License-Identifier: Apache-2.0
-# Settings of oci-gpu-hook: "key = value" lines, here and then in oci-gpu-hook.conf.d/*.conf, by the order of the names;
-# what comes later holds.  Below [namespace NAME], [image PATTERN] and [caller nvidia-container-cli] it does for these.
-# Each line below is the default: take its "#" away to change it.  A mistake stops only containers that ask for GPUs.
-# Settings of your own are better kept in oci-gpu-hook.conf.d/, which no upgrade touches.  See oci-gpu-hook.conf(5).
+# All settings of oci-gpu-hook, each with its default, to copy from: nothing reads this file.  "key = value" lines stand
+# in /etc/oci-gpu-hook.conf and then in /etc/oci-gpu-hook.conf.d/*.conf, by the order of the names; what comes later
+# holds.  Below [namespace NAME], [image PATTERN] and [caller nvidia-container-cli] it does for these.
+# A mistake stops only containers that ask for GPUs.  See oci-gpu-hook.conf(5).
 """
 _SETTING = re.compile(r"\.\. setting:: (\S+)\n\n((?:    .*\n)+)")
 _COLUMNS = 120

@@ -158,7 +158,8 @@ def older_tree(folder: Path) -> Path:
     _forget(copy_of_tree(folder))
     (folder / "oci_gpu_hook/gone").mkdir()
     (folder / "oci_gpu_hook/gone/__init__.py").write_text('"""No more."""\n')
-    for name, text in (("oci_gpu_hook/hook.py", "\n_BEFORE = 0\n"), ("packaging/oci-gpu-hook.conf", "# as before\n")):
+    changed = {"oci_gpu_hook/hook.py": "\n_BEFORE = 0\n", f"packaging{SETTINGS}": "# as before\n"}
+    for name, text in changed.items():
         with (folder / name).open("a") as file:
             file.write(text)
     return folder

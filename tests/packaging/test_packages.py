@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from oci_gpu_hook.request import settingsfile
 from tests.integration.engines import Installed
 from tests.packaging import packages
 from tests.packaging.conftest import Built
@@ -104,6 +105,17 @@ def test_an_upgrade_and_a_downgrade_leave_nothing_of_the_other(kind: Kind, view:
     assert view.listing() == first
 
 
+def test_the_settings_that_an_administrator_edits_change_with_no_release(kind: Kind, view: View, built: Built) -> None:
+    """Else an upgrade would ask of them, or be left half done; what a release may change lies below /usr."""
+    does(kind.install(view, *kind.hosts(built(kind.name))))
+    text, all_of_them = (view / SETTINGS).read_text(), "/usr/share/oci-gpu-hook/oci-gpu-hook.conf"
+    assert all_of_them in text and "oci-gpu-hook.conf(5)" in text
+    assert [line for line in text.splitlines() if not line.startswith("# ")] == []
+    assert [key for key in settingsfile.KINDS if re.search(rf"\b{key}\b", text)] == []
+    named = re.findall("^#([a-z-]+) =", (view / all_of_them).read_text(), re.MULTILINE)
+    assert {*named} == {*settingsfile.KINDS}
+
+
 def test_changed_settings_are_kept(kind: Kind, view: View, built: Built) -> None:
     """By an upgrade, whose own lie beside them; by a purge drop-ins alone, and an RPM's as .rpmsave."""
     does(kind.install(view, *chosen(kind, built(f"older {kind.name}"))))
@@ -112,7 +124,7 @@ def test_changed_settings_are_kept(kind: Kind, view: View, built: Built) -> None
         path.write_text(packages.CHANGED)
     assert kind.install(view, *chosen(kind, built(kind.name))).status == 0
     assert (view / SETTINGS).read_text() == packages.CHANGED
-    ours = (packages.ROOT / "packaging/oci-gpu-hook.conf").read_text()
+    ours = (packages.ROOT / "packaging/etc/oci-gpu-hook.conf").read_text()
     assert (view / f"{SETTINGS}{kind.beside}").read_text() == ours
     assert kind.purge(view).status == 0
     saved = view / f"{SETTINGS}.rpmsave"
