@@ -47,8 +47,8 @@ def check(made: Path, call: list[str]) -> None:
         words = words[2:]
     verb, what, *_ = (*words, "")
     if client == "make":
-        assert verb == "openshift" and all(re.fullmatch(r"ROLE=\w+", word) for word in words[1:])
-        assert "\nopenshift: " in (ROOT / "Makefile").read_text()
+        assert verb in ("openshift", "rpm") and all(re.fullmatch(r"ROLE=\w+", word) for word in words[1:])
+        assert f"\n{verb}: " in (ROOT / "Makefile").read_text()
     elif "-f" in words:
         # What is in them is test_openshift.py's.
         path = words[words.index("-f") + 1].replace(".build/openshift", str(made))
