@@ -116,6 +116,7 @@ def test_what_the_readme_names_is_there_and_stands_in_a_manual() -> None:
     arguments = [(words, it.type) for words, c in COMMANDS.items() for it in c.params if isinstance(it, click.Argument)]
     chosen = {(*words, one) for words, type in arguments if isinstance(type, click.Choice) for one in type.choices}
     assert {tuple(name.split()) for name in names} <= {*COMMANDS, *chosen}
+    assert not re.search("flags nspawn(?! --directory)", readme), "it ends without"
     options = set(re.findall(r"oci-gpu-hook [a-z]+ (--[a-z-]+)", readme))
     assert all(f".B {option}" in manuals for option in options) and options
     for line in re.findall(r"^    ([a-z-]+ = .*)$", readme, re.M):
