@@ -9,7 +9,7 @@ from pathlib import Path
 # What a distribution's packages provide to ours.
 PROVIDED = (
     "/bin/sh /bin/bash /usr/bin/python3 container-selinux libselinux-utils policycoreutils selinux-policy-targeted"
-    " python(abi) = {abi} python3dist(click) = 8.1"
+    " python3 = {version} python(abi) = {abi} python3dist(click) = 8.1"
 )
 # Folders of its package filesystem, as far as Debian has none of them.
 FOLDERS = """
@@ -41,11 +41,12 @@ install -D /bin/true %{buildroot}/usr/bin/nvidia-container-runtime-hook
 """
 
 
-def build_base(folder: Path) -> Path:
-    """The package that stands for everything that is not ours."""
-    words = ["/usr/bin/python3", "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
-    abi = subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
-    return _built(folder, "base", f"Provides: {PROVIDED.format(abi=abi)}", FOLDERS)
+def build_base(folder: Path, python: str = "") -> Path:
+    """The package that stands for everything that is not ours; python: as if /usr/bin/python3 were of this version."""
+    words = ["/usr/bin/python3", "-c", "import sys; print('%d.%d.%d' % sys.version_info[:3])"]
+    version = subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
+    provided = PROVIDED.format(version=python or version, abi=version.rpartition(".")[0])
+    return _built(folder, "base", f"Provides: {provided}", FOLDERS)
 
 
 def build_rival(folder: Path) -> Path:

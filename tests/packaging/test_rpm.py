@@ -156,8 +156,15 @@ def test_without_what_it_requires_it_is_not_installed(tmp_path: Path, release: R
     words: list[str | Path] = ["rpm", "--root", root, "--define", "_dbpath /var/lib/rpm", "-i", *hosts(release)]
     done = subprocess.run(words, check=False, capture_output=True, text=True)
     assert done.returncode != 0
-    for needed in ("/bin/sh", "/bin/bash", "/usr/bin/python3", "python(abi)", "python3dist(click)"):
+    for needed in ("/bin/sh", "/bin/bash", "/usr/bin/python3", "(python3", "python3dist(click)"):
         assert f"{needed} " in done.stderr
+
+
+def test_another_python_beside_the_hosts_own_does_not_do(view: View, release: Release, tmp_path: Path) -> None:
+    """As RHEL's python3.11, while /usr/bin/python3 is 3.9: each start would compile all."""
+    does(view.rpm("-U", "--replacepkgs", "--replacefiles", others.build_base(tmp_path, "3.8.1")))
+    done = view.rpm("-i", *hosts(release))
+    assert done.status != 0 and "(python3 >= 3." in done.said, done.said
 
 
 def test_the_spec_is_read_where_there_is_no_python_yet() -> None:
@@ -166,7 +173,7 @@ def test_the_spec_is_read_where_there_is_no_python_yet() -> None:
     words = ["unshare", "--mount", "sh", "-ec", f"{script} packaging/oci-gpu-hook.spec"]
     done = subprocess.run(words, check=False, capture_output=True, text=True, cwd=packages.ROOT)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "python(abi) = 0\n" in done.stdout
+    assert "(python3 >= 0 with python3 < 0)\n" in done.stdout
 
 
 def test_rpmlint_has_nothing_to_say_that_is_not_explained(release: Release) -> None:
