@@ -12,6 +12,7 @@ from oci_gpu_hook.container.process import Process
 from oci_gpu_hook.formats.ldcache import MULTIARCH, MULTIARCH_32
 from oci_gpu_hook.kernel import syscalls
 from oci_gpu_hook.kernel.descriptors import closing
+from oci_gpu_hook.kernel.filetypes import is_link
 from oci_gpu_hook.record import NamedTuple
 
 TYPE_CHECKING = False
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from oci_gpu_hook.container.compat import Compat
 
 _SAME_MOUNT = syscalls.RESOLVE_BELOW | syscalls.RESOLVE_NO_XDEV
-_NO_LINKS = syscalls.RESOLVE_BELOW | syscalls.RESOLVE_NO_SYMLINKS
 # No image has more names in one folder.
 _MAX_NAMES = 4096
 
@@ -111,8 +111,11 @@ def library_folder_32(root_fd: int, folder: str, loader: str) -> str:
     if folder != "/usr/lib64":
         return f"/usr/lib/{MULTIARCH_32}"
     # Arch's is a link to /usr/lib, which has no 32-bit library then.
-    is_link = not _exists(root_fd, folder, _NO_LINKS) and _exists(root_fd, folder)
-    return "/usr/lib32" if is_link else "/usr/lib"
+    fd = _opened(root_fd, folder, posix.O_PATH | posix.O_NOFOLLOW)
+    if fd is None:
+        return "/usr/lib"
+    with closing(fd):
+        return "/usr/lib32" if is_link(posix.fstat(fd)) else "/usr/lib"
 
 
 def names(root_fd: int, path: str) -> tuple[str, ...]:
