@@ -259,20 +259,20 @@ remove_shared() {
 ask_systemd() { inside env SYSTEMD_IGNORE_CHROOT=1 SYSTEMCTL_FORCE_BUS=1 systemctl --quiet "$@"; }
 
 tell_systemd() {
-    [ ! -d "$host/run/systemd/system" ] || ask_systemd "$@" >&2 || echo "the node's systemd was not told: systemctl $*" >&2
+    [ ! -d "$host/run/systemd/system" ] || ask_systemd "$@" >&2 || { echo "the node's systemd was not told: systemctl $*" >&2 && false; }
 }
 
-# The units that keep the inventory, with what NVML says of MIG devices, as a package's installation enables them: once,
-# as an administrator may disable them.
+# The units that keep the inventory, with what NVML says of MIG devices, as a package's installation enables them: each
+# once, as an administrator may disable it, and until systemd has heard of it.
 start_units() {
+    once=$(on_node $library)/enabled-units
     enabled=$(sed -n 's/^enable //p' "$payload$prefix"/lib/systemd/system-preset/*.preset 2>/dev/null) || return 0
     # The hook works without them: nothing here may fail the installation.
     [ -d "$host/run/systemd/system" ] || return 0
     inside systemd-tmpfiles --create "$prefix/lib/tmpfiles.d/oci-gpu-hook.conf" || :
     tell_systemd daemon-reload
-    # shellcheck disable=SC2086
-    [ -z "$first" ] || tell_systemd enable $enabled
     for unit in $enabled; do
+        grep -qsxF "$unit" "$once" || { tell_systemd enable "$unit" && echo "$unit" >>"$once"; }
         ! ask_systemd is-enabled "$unit" 2>/dev/null || tell_systemd --no-block start "$unit"
     done
 }
@@ -301,7 +301,6 @@ do_install() {
     check_ours
     version_of_payload
     [ -n "$(registrations)" ] || fresh=yes
-    first=$fresh
     for folder in "$library" "$(dirname $entry)" "$(dirname $command)" $shared; do
         folder=$real/${folder#"$prefix/"}
         make_folder "$folder" 2>/dev/null || fail "cannot make $folder on the node: it is read-only or full"
@@ -342,6 +341,8 @@ do_ready() {
 take_away() {
     folders=$(cat "$(on_node $library)/installed-folders" 2>/dev/null || :)
     stop_units
+    # Labels and alerts would be made of these files for ever.
+    for word in features metrics; do inside $command $word --remove >/dev/null 2>&1 || :; done
     try "cannot remove what is installed" remove_registrations
     rm -f "$host$hooks/oci-gpu-hook.json.new"
     for file in $entry $start $command; do
