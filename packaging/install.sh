@@ -42,8 +42,8 @@ runtime=$prefix/bin/oci-gpu-runtime
 dockers=$prefix/bin/nvidia-container-runtime-hook
 cli=$prefix/bin/nvidia-container-cli
 registration=$prefix/share/containers/oci/hooks.d/oci-gpu-hook.json
-# Where podman looks, and CRI-O if it is told to, beside /usr/share/containers/oci/hooks.d, whatever PREFIX is.
-looked_into=/etc/containers/oci/hooks.d
+# Where podman and CRI-O look, whatever PREFIX is.
+looked_into=/usr/share/containers/oci/hooks.d
 data=$prefix/share/oci-gpu-hook
 modules=$prefix/share/selinux/packages/oci-gpu-hook
 # What goes below PREFIX/share as it is: FILE:FOLDER, the file below packaging/, the folder below PREFIX/share.
@@ -151,13 +151,17 @@ $(services)
 END
 }
 
-# Ends the units that are enabled, with the links to them.  By the link: another installation may have units of these names.
+# Ends our units, and takes the links to those that are enabled.  By the file: another installation may have units of
+# these names.
 stop_services() {
     services | while read -r name place; do
         for link in /etc/systemd/system/*.wants/"$name"; do
             # shellcheck disable=SC3013
-            [ ! "$link" -ef "$place" ] || systemctl --quiet disable --now "$name" >/dev/null 2>&1 || :
+            [ ! "$link" -ef "$place" ] || systemctl --quiet disable "$name" >/dev/null 2>&1 || :
         done
+        # shellcheck disable=SC3013
+        [ ! "$(systemctl show --value --property FragmentPath "$name" 2>/dev/null)" -ef "$place" ] ||
+            systemctl --quiet stop "$name" >/dev/null 2>&1 || :
     done
 }
 
@@ -345,12 +349,10 @@ do_install() {
 
 # No engine looks below another PREFIX than /usr.
 say_where_engines_look() {
-    for folder in /usr/share/containers/oci/hooks.d $looked_into; do
-        # shellcheck disable=SC3013
-        [ ! "$folder/oci-gpu-hook.json" -ef "$registration" ] || return 0
-    done
-    echo "podman and CRI-O do not look there: 'mkdir -p $looked_into && ln -s $registration $looked_into/' makes" \
-        "podman find it, and CRI-O if its hooks_dir has that folder"
+    # shellcheck disable=SC3013
+    [ "$looked_into/oci-gpu-hook.json" -ef "$registration" ] ||
+        echo "podman and CRI-O do not look there: 'mkdir -p $looked_into && ln -s $registration $looked_into/' makes" \
+            "both find it"
 }
 
 # The name $1, by which others start the hook, for $2. A link of anybody else's stays, and any file.

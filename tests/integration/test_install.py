@@ -404,9 +404,9 @@ def test_what_is_registered_is_there_at_any_moment(tmp_path: Path) -> None:
 def test_below_another_prefix_it_is_said_how_engines_find_it(tmp_path: Path) -> None:
     """By a link, which goes with the rest; not of what is to be packed."""
     settings = f"PYTHON={sys.executable} PREFIX={tmp_path}/it"
-    hooks, said = "/etc/containers/oci/hooks.d", f"{tmp_path}/said"
-    script = f"""mount -t tmpfs none /run; mkdir /run/etc /run/work
-mount -t overlay -o lowerdir=/etc,upperdir=/run/etc,workdir=/run/work none /etc; rm -rf /etc/containers
+    hooks, said = "/usr/share/containers/oci/hooks.d", f"{tmp_path}/said"
+    script = f"""mount -t tmpfs none /run; mkdir /run/share /run/work
+mount -t overlay -o lowerdir=/usr/share,upperdir=/run/share,workdir=/run/work none /usr/share; rm -rf {hooks}
 make --silent install {settings} DESTDIR={tmp_path}/packed | grep -c 'do not look' || :
 make --silent install {settings} | sed -n "/do not look/s/[^']*'//; s/' makes .*//p" >{said}
 cat {said}; sh -eu {said}; readlink {hooks}/*
