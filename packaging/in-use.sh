@@ -79,7 +79,7 @@ for process in /proc/[0-9]*; do
     { [ ! -O "$process" ] || read -r name <"$process/comm"; } 2>/dev/null || continue
     [ "$name" = conmon ] || continue
     # shellcheck disable=SC3013
-    [ "$process/root/" -ef / ] || continue
+    [ ! -e "$process/root/" ] || [ "$process/root/" -ef / ] || continue
     words=$({ tr '\0' ' ' <"$process/cmdline"; } 2>/dev/null)
     id=${words#* -c }
     id=${id%% *}
