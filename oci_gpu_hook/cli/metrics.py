@@ -12,7 +12,7 @@ from oci_gpu_hook.cli.options import config_file, seconds
 from oci_gpu_hook.driver import nodes
 from oci_gpu_hook.driver.inventory import DriverInventory, with_nodes
 from oci_gpu_hook.driver.survey import driver_version, list_gpus, read_true
-from oci_gpu_hook.errors import DriverError, UsageError
+from oci_gpu_hook.errors import DriverError, HookError, UsageError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.engines.containerdevices import MemoryUse
 from oci_gpu_hook.node.exporters import counters, exposition, healthrecord
@@ -68,9 +68,15 @@ def metrics(write: bool, remove: bool, gpus: bool, timeout: float, config: str |
 
 def _remove(settings: Settings) -> str:
     """Another exporter's file of that name stays."""
-    ours = f"# HELP {exposition.PREFIX}".encode()
-    files = [it for it in (settings.metrics, settings.gpu_metrics) if it]
-    return "; ".join([f"removed {file}" for file in files if outputfile.remove(file, ours)])
+    ours, removed, faults = f"# HELP {exposition.PREFIX}".encode(), [], []
+    for file in filter(None, (settings.metrics, settings.gpu_metrics)):
+        try:
+            removed += [f"removed {file}"] if outputfile.remove(file, ours) else []
+        except HookError as err:
+            faults.append(err)
+    if faults:
+        raise faults[0]
+    return "; ".join(removed)
 
 
 def _put(file: str, text: str) -> None:

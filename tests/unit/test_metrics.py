@@ -303,4 +303,14 @@ def test_files_of_ours_are_removed_and_another_exporters_stays(tmp_path: Path, p
     assert [it.exists() for it in files] == [False, True]
     files[1].write_text("\n".join(exposition.gauge("driver_up", "Up.", 1)))
     assert program(*words) == f"removed {files[1]}\n"
+    # One that cannot be removed keeps none of the others.
+    open_to_others = tmp_path / "open"
+    (open_to_others / "below").mkdir(parents=True)
+    open_to_others.chmod(0o777)
+    stays = open_to_others / "below/a.prom"
+    settings.write_text(f"metrics = {stays}\ngpu-metrics = {files[1]}\n")
+    for file in (stays, files[1]):
+        file.write_text("\n".join(exposition.gauge("driver_up", "Up.", 1)))
+    program.mistake(4, *words)
+    assert [it.exists() for it in (stays, files[1])] == [True, False]
     assert "excludes" in program.mistake(2, *words, "--write")
