@@ -121,7 +121,7 @@ CALLS = [
     "--log LOG run -f BUNDLE/config.json --bundle /elsewhere id",
     "--log LOG run -fBUNDLE/config.json id",
     "-log-format json -criu x -rootless auto -log=LOG create --bundle BUNDLE id",
-    "--root /r --log LOG restore --detach --image-path /i --work-path /w --bundle BUNDLE --pid-file p id",
+    "--root /r --log LOG restore --detach -file-locks --image-path /i --work-path /w --bundle BUNDLE id",
 ]
 
 
