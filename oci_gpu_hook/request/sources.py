@@ -32,7 +32,8 @@ SWARM_VARIABLE = "DOCKER_RESOURCE_"
 
 # CRI-O hands each container its pod's annotations too, and says here, as one JSON object, which are its own.
 _OWN_ANNOTATIONS = "io.kubernetes.cri-o.Annotations"
-_CONTAINER_TYPES = ("io.kubernetes.cri-o.ContainerType", "io.kubernetes.cri.container-type")  # CRI-O's, containerd's
+_CRIOS_CONTAINER_TYPE = "io.kubernetes.cri-o.ContainerType"
+_CONTAINER_TYPE = "io.kubernetes.cri.container-type"  # containerd's
 
 _CDI_VENDORS = ("nvidia.com", "runtime.nvidia.com", "management.nvidia.com")
 
@@ -263,10 +264,10 @@ def cdi_names(annotations: dict[str, str]) -> tuple[str, ...]:
     """The names in the annotations cdi.k8s.io/* that count: the container's own, if its engine marks these, else its
     pod's too.  RequestError if they are too long, or whose they are is not known.
     """
-    # In a sandbox all are the pod's, and nothing of the pod's author's runs in it.
-    if any([annotations.get(name) == "sandbox" for name in _CONTAINER_TYPES]):
-        return ()
     own, counts = annotations.get(_OWN_ANNOTATIONS), annotations
+    # In a sandbox all are the pod's, and nothing of the pod's author's runs in it.
+    if annotations.get(_CONTAINER_TYPE if own is None else _CRIOS_CONTAINER_TYPE) == "sandbox":
+        return ()
     if own is not None and (CDI_ANNOTATIONS in own or any([_is_cdi(*pair) for pair in annotations.items()])):
         counts = _own_annotations(own)
     texts = [text for key, text in counts.items() if isinstance(text, str) and _is_cdi(key, text)]

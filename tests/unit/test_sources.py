@@ -283,6 +283,7 @@ OWN = {"cdi.k8s.io/nvidia-device-plugin_x": "nvidia.com/gpu=1", "io.kubernetes.c
         (crio.container(POD, {}), ()),
         (crio.container(POD, {"io.kubernetes.container.hash": "a"}), ()),
         (crio.container(POD, OWN), ("1",)),
+        (crio.container({**POD, "io.kubernetes.cri.container-type": "sandbox"}, OWN), ("1",)),
         (crio.container({**OWN, "cdi.k8s.io/a": "nvidia.com/gpu=3"}, OWN), ("1",)),
         (crio.container(dict.fromkeys(OWN, "nvidia.com/gpu=3"), OWN), ("1",)),
         (crio.container({"io.kubernetes.cri-o.Annotations": json.dumps(POD)}, {}), ()),
