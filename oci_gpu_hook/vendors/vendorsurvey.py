@@ -266,5 +266,5 @@ class Survey:
 
     def _is_within(self, target: str, source: str, mounted: dict[str, str]) -> bool:
         """Whether `source` is at `target` anyway, as a folder above that is mounted holds it there."""
-        within = [(folder, origin) for folder, origin in mounted.items() if target.startswith(f"{folder}/")]
-        return any([self._host.real(f"{origin}{target[len(folder) :]}") == source for folder, origin in within])
+        folder = max([it for it in mounted if target.startswith(f"{it}/")], key=len, default="")
+        return bool(folder) and self._host.real(f"{mounted[folder]}{target[len(folder) :]}") == source
