@@ -17,7 +17,13 @@ def decimal(text: str, most: int = 10**9 - 1) -> int | None:
 
 def beginning(text: str) -> tuple[int, ...]:
     """The numbers of the version that a text begins with: 5, 14 and 0 of ``5.14.0-503.el9``; () for none."""
-    return decimals(text[: len(text) - len(text.lstrip("0123456789."))].rstrip("."))
+    found: list[int] = []
+    for part in text[: len(text) - len(text.lstrip("0123456789."))].split("."):
+        number = decimal(part)
+        if number is None:
+            break
+        found.append(number)
+    return tuple(found)
 
 
 def decimals(text: str, most: int = 10**9 - 1) -> tuple[int, ...]:
