@@ -49,10 +49,12 @@ def plan_document(plan: Plan, left_out: Iterable[str] = ()) -> dict[str, object]
 def plan_text(plan: Plan, left_out: Iterable[str] = ()) -> list[str]:
     container, request = plan.container, plan.request
     alone = "" if plan.operations else ": the hook would leave this container alone"
+    # Without a folder nothing of the root was looked at.
+    loader = f" ({plan.layout.loader or 'a loader that is not known'})" if plan.layout.library_folder else ""
     lines = [
         f"container  {container.id or '(no id)'}",
         f"bundle     {container.bundle}",
-        f"rootfs     {container.rootfs} ({plan.layout.loader or 'a loader that is not known'})",
+        f"rootfs     {container.rootfs}{loader}",
         *(_requested(request) if request else [f"request    none{alone}"]),
         *[f"chosen     {words}" for words in plan.provision.chosen],
     ]
