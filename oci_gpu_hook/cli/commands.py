@@ -61,5 +61,5 @@ for words, examples in _EXAMPLES.items():
     program.add_command(commands[0])
     for command in commands:
         # The first sentence: click would cut a longer one at the margin.
-        command.short_help = " ".join(command.help.partition("\n\n")[0].split()).partition(". ")[0].rstrip(".")
+        command.short_help = " ".join((command.help or "").partition("\n\n")[0].split()).partition(". ")[0].rstrip(".")
     commands[-1].epilog = "\n".join(["\b\nExamples:", *[f"  oci-gpu-hook {example}" for example in examples]])

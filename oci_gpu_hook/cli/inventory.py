@@ -144,7 +144,9 @@ class _Watch:
 
     def _renew_spec(self) -> None:
         if self.cdi_spec and self.is_spec_due:
-            asked = {"flag": None, "kind": None, "capabilities": None, "entry": START, "output": self.cdi_spec}
+            # Here "-" is a file's name, too.
+            path = os.path.abspath(self.cdi_spec)
+            asked = {"flag": None, "kind": None, "capabilities": None, "entry": START, "output": path}
             click.get_current_context().invoke(cdi.generate, config=self.config, host=self.host, **asked)
             self.is_spec_due = False
 
