@@ -135,6 +135,11 @@ def test_a_host_has_its_own_settings(program: Program, host: Path, words: str) -
     assert f"{settings}:1: unknown key 'devcie-cgroup'" in program.mistake(4, *words.split(), "--host-root", host)
 
 
+def test_a_plan_says_nothing_of_a_root_that_was_not_looked_at(program: Program, host: Path) -> None:
+    said = program("plan", "--image-root", host, "--host-root", host)
+    assert "leave this container alone" in said and "loader" not in said
+
+
 def test_info_lists_the_driver_and_the_gpus(program: Program, host: Path) -> None:
     short, whole = [program("info", *words, "--host-root", host) for words in ((), ("--all",))]
     assert f"driver {hosts.VERSION}" in short and "libcuda.so" not in short and "device nodes" not in short
