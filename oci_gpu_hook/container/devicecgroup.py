@@ -133,10 +133,11 @@ def path_in(data: bytes, controller: str) -> str | None:
 
 def _directory(path: str, controller: str, pid: int) -> str:
     usual = f"{CGROUP_ROOT}/{controller}{path}" if controller else f"{CGROUP_ROOT}{path}"
-    is_there = posix.access(usual, posix.F_OK)
     if controller:
         # A mount may show but a part of a hierarchy.
         is_there = f"{pid}" in _content(f"{usual}/cgroup.procs").split("\n")
+    else:
+        is_there = posix.access(usual, posix.F_OK)
     # What lies outside our cgroup namespace has a path that begins with "/..".
     if is_there and "/../" not in f"{path}/":
         return usual.rstrip("/")
