@@ -258,8 +258,13 @@ remove_shared() {
 # not answer, as its process is in another PID namespace.
 ask_systemd() { inside env SYSTEMD_IGNORE_CHROOT=1 SYSTEMCTL_FORCE_BUS=1 systemctl --quiet "$@"; }
 
+# Sets told, to "" if it does not answer: nothing here may fail the installation, as the hook works without.
 tell_systemd() {
-    [ ! -d "$host/run/systemd/system" ] || ask_systemd "$@" >&2 || { echo "the node's systemd was not told: systemctl $*" >&2 && false; }
+    told=yes
+    [ ! -d "$host/run/systemd/system" ] || ask_systemd "$@" >&2 || {
+        told=''
+        echo "the node's systemd was not told: systemctl $*" >&2
+    }
 }
 
 # The units that keep the inventory, with what NVML says of MIG devices, as a package's installation enables them: each
@@ -272,7 +277,10 @@ start_units() {
     inside systemd-tmpfiles --create "$prefix/lib/tmpfiles.d/oci-gpu-hook.conf" || :
     tell_systemd daemon-reload
     for unit in $enabled; do
-        grep -qsxF "$unit" "$once" || { tell_systemd enable "$unit" && echo "$unit" >>"$once"; }
+        if ! grep -qsxF "$unit" "$once"; then
+            tell_systemd enable "$unit"
+            [ -z "$told" ] || echo "$unit" >>"$once"
+        fi
         ! ask_systemd is-enabled "$unit" 2>/dev/null || tell_systemd --no-block start "$unit"
     done
 }

@@ -158,6 +158,24 @@ def served(node: Node) -> Node:
     return node
 
 
+def test_a_systemd_that_does_not_answer_is_told_by_the_next_start(node: Node, tmp_path: Path) -> None:
+    """Nothing of it fails the installation; and each unit is enabled once."""
+    (node.root / "run/systemd/system").mkdir(parents=True)
+    program = tmp_path / "systemctl"
+    program.write_text('#!/bin/sh\n[ -e /run/answers ] || exit 1\necho "$*" >>/run/told\n')
+    program.chmod(0o755)
+    mount = f"mount --bind '{program}' '{node.root}/usr/bin/systemctl'"
+    silent = node.do("install", mount)
+    assert silent.returncode == 0 and "was not told: systemctl enable oci-gpu-hook-" in silent.stderr, silent
+    (node.root / "run/answers").touch()
+    for _ in range(2):
+        assert node.do("install", mount).returncode == 0
+    told = (node.root / "run/told").read_text().splitlines()
+    enabled = [line for line in told if " enable " in line]
+    assert enabled and len(enabled) == len({*enabled}), told
+    node.works()
+
+
 def test_what_is_installed_works_and_removed_leaves_what_was_there(node: Node) -> None:
     neighbour = node.root / LOCAL / "libexec/oci/hooks.d/other"
     neighbour.parent.mkdir(parents=True)
