@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from oci_gpu_hook.driver import files, inventory, nodes, proc, survey
-from oci_gpu_hook.driver.survey import driver_version, list_gpus
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import drivercheck
@@ -17,32 +16,34 @@ from oci_gpu_hook.planning import provision
 from oci_gpu_hook.request.selectors import Request
 from tests.unit import hosts
 
+# CUDA's release notes, and for the last what that driver's nvidia-smi says.
+CUDA = {"470.42.01": "11.4", "580.65.06": "13.0", "595.45.04": "13.2", "610.57.04": "13.3", "615.71.09": "13.4"}
 
-@pytest.mark.parametrize(
-    ("text", "version"),
-    [
-        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Thu Oct  9 UTC 2025\nGCC 12.2.0\n", "580.65.06"),
-        ("NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  580.65.06  Release Build  (x)\n", "580.65.06"),
-        *[(text, None) for text in ("", "no version here\n", "NVRM version: 580\n")],
-    ],
-)
-def test_the_version_is_read_from_both_flavours_of_the_module(tmp_path: Path, text: str, version: str | None) -> None:
-    hosts.plant(tmp_path, proc.VERSION, text)
-    assert driver_version(HostRoot(str(tmp_path))) == version
+
+@pytest.mark.parametrize("version", CUDA)
+def test_both_flavours_of_the_module_tell_the_version_and_its_branch_the_cuda(tmp_path: Path, version: str) -> None:
+    for flavour in (f"x86_64 Kernel Module  {version}  Thu Oct  9", f"Open Kernel Module for aarch64  {version}  (x)"):
+        hosts.plant(tmp_path, proc.VERSION, f"NVRM version: NVIDIA UNIX {flavour}\nGCC 12.2.0\n")
+        found = survey.survey(HostRoot(str(tmp_path)))
+        assert (found.driver_version, found.cuda_version) == (version, CUDA[version])
+    for text in ("", "no version here\n", "NVRM version: 580\n"):
+        hosts.plant(tmp_path, proc.VERSION, text)
+        assert survey.driver_version(HostRoot(str(tmp_path))) is None
 
 
 def test_addresses_sort_as_numbers(tmp_path: Path) -> None:
     for bus in (0xC1, 0x07, 0x4B):
         hosts.plant_gpu(tmp_path, bus, bus)
     hosts.plant(tmp_path, "proc/driver/nvidia/gpus/10000:01:00.0/information", "Device Minor: 9\n")
-    assert [gpu.minor for gpu in list_gpus(HostRoot(str(tmp_path)))] == [0x07, 0x4B, 0xC1, 9]
+    assert [gpu.minor for gpu in survey.list_gpus(HostRoot(str(tmp_path)))] == [0x07, 0x4B, 0xC1, 9]
 
 
 def test_an_excluded_gpu_is_not_counted_and_one_that_was_never_initialised_has_no_uuid(tmp_path: Path) -> None:
     hosts.plant_gpu(tmp_path, 7, 0, extra="GPU Excluded: Yes\n")
-    text = f"GPU UUID: {hosts.NO_UUID}\nDevice Minor: 1\n"
-    hosts.plant(tmp_path, "proc/driver/nvidia/gpus/0000:08:00.0/information", text)
-    assert [(gpu.minor, gpu.uuid) for gpu in list_gpus(HostRoot(str(tmp_path)))] == [(1, None)]
+    # Since 590 the module writes no line of one that it does not know yet.
+    for bus, text in (("08", f"GPU UUID: {hosts.NO_UUID}\nDevice Minor: 1\n"), ("09", "Device Minor: 2\n")):
+        hosts.plant(tmp_path, f"proc/driver/nvidia/gpus/0000:{bus}:00.0/information", text)
+    assert [(gpu.minor, gpu.uuid) for gpu in survey.list_gpus(HostRoot(str(tmp_path)))] == [(1, None), (2, None)]
 
 
 def test_one_major_is_the_one_that_all_of_them_have(tmp_path: Path) -> None:
@@ -70,8 +71,7 @@ def test_in_a_driver_root_links_lead_within_it_and_paths_are_the_hosts(tmp_path:
     hosts.plant(tmp_path, "usr/bin/nvidia-debugdump", "")
     found = survey.survey(HostRoot(str(tmp_path)), "/run/driver")
     (library,) = found.libraries
-    assert library.path == f"/run/driver{real}"
-    assert library.file == f"libcuda.so.{hosts.VERSION}"
+    assert (library.path, library.file) == (f"/run/driver{real}", f"libcuda.so.{hosts.VERSION}")
     assert (library.subfolder, library.folder) == ("", "")
     targets = [(file.path, file.target) for file in (*found.binaries, *found.files)]
     assert targets == [
