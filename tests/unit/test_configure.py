@@ -588,9 +588,8 @@ def test_podman_for_every_user(program: Program, tree: Path) -> None:
     assert program.err == ""
     (tree / "etc/containers/oci/hooks.d").mkdir(parents=True)
     program(*words(tree, "podman"))
-    assert installed.parse_toml((tree / PODMAN).read_bytes())["engine"] == {
-        "hooks_dir": ["/etc/containers/oci/hooks.d", HOOKS]
-    }
+    folders = ["/etc/containers/oci/hooks.d", HOOKS]
+    assert installed.parse_toml((tree / PODMAN).read_bytes())["engine"] == {"hooks_dir": folders}
     assert program(*words(tree, "podman")).startswith("nothing to do")
     program(*words(tree, "podman", "--remove"))
     assert os.listdir(tree / "etc/containers/containers.conf.d") == []
@@ -622,6 +621,8 @@ def test_podman_gets_our_runtime_in_front_of_its_own(program: Program, tree: Pat
 def test_podman_for_one_user(program: Program, tree: Path) -> None:
     place = "/homes/user/.config/containers/containers.conf.d/99-oci-gpu-hook.conf"
     (tree / "etc/containers/oci/hooks.d").mkdir(parents=True)
+    # podman 6 reads it for root alone.
+    planted(tree, "etc/containers/containers.rootful.conf.d/1.conf", f'[engine]\nhooks_dir = ["{HOOKS}"]\n')
     program(*words(tree, "podman", "--user"))
     assert installed.parse_toml((tree / place[1:]).read_bytes())["engine"] == {"hooks_dir": [HOOKS]}
     (tree / "srv").mkdir()
@@ -630,10 +631,11 @@ def test_podman_for_one_user(program: Program, tree: Path) -> None:
     assert installed.parse_toml((tree / place[1:]).read_bytes())["engine"] == {"hooks_dir": ["/srv", HOOKS]}
     program(*words(tree, "podman", "--user", "--remove"))
     assert program.err == ""
-    planted(tree, PODMAN, f'[engine]\nhooks_dir = ["{HOOKS}"]\n')
     planted(tree, "homes/user/.config/containers/containers.conf", "")
-    assert program(*words(tree, "podman", "--user")) == f"nothing to do in {place}\n"
-    assert program.err == f"podman looks for hooks in {HOOKS}, by /{PODMAN}\n"
+    for file in (PODMAN, "etc/containers/containers.rootless.conf.d/1.conf"):
+        planted(tree, file, f'[engine]\nhooks_dir = ["{HOOKS}"]\n')
+        assert program(*words(tree, "podman", "--user")) == f"nothing to do in {place}\n"
+        assert program.err == f"podman looks for hooks in {HOOKS}, by /{file}\n"
 
 
 @pytest.mark.usefixtures("user")

@@ -36,7 +36,7 @@ def host(tree: Path, **files: str) -> HostRoot:
 
 
 USUAL = ("/etc/cdi", "/run/cdi")
-PODMAN = "/etc/containers/containers.conf"
+PODMAN, ROOTFUL = "/etc/containers/containers.conf", "/etc/containers/containers.rootful.conf.d/1.conf"
 CRI = '[plugins."io.containerd.grpc.v1.cri"]\n'
 
 
@@ -92,18 +92,15 @@ def test_where_each_engine_looks_for_cdi_specs(
 
 
 def test_engines_and_shims_are_found_in_their_files(tmp_path: Path) -> None:
-    runtimes = f'[engine.runtimes]\nnvidia = ["{SHIM}"]\n'
-    crio = '[crio.runtime]\nhooks_dir = ["/a", "/c"]\n'
     files = {
-        PODMAN: f'[engine]\nhooks_dir = ["/etc/h"]\nruntime = "nvidia"\n{runtimes}',
+        PODMAN: f'[engine]\nhooks_dir = ["/etc/h"]\nruntime = "nvidia"\n[engine.runtimes]\nnvidia = ["{SHIM}"]\n',
         # Only names that end in .conf are read.
         f"{PODMAN}.d/x.old": '[engine]\nhooks_dir = ["/x"]\n',
         # A later file replaces what an earlier one says.
         CRIO: '[crio.runtime]\nhooks_dir = ["/one"]\n',
-        f"{CRIO}.d/20-x": crio,
+        f"{CRIO}.d/20-x": '[crio.runtime]\nhooks_dir = ["/a", "/c"]\n',
         DOCKER: f'{{"default-runtime": "nvidia", "runtimes": {{"nvidia": {{"path": "{SHIM}"}}}}}}',
-        CONTAINERD: 'default_runtime_name = "nvidia"\n[plugins."io.x".runtimes.nvidia.options]\n'
-        f"BinaryName = '{SHIM}'\n",
+        CONTAINERD: f'default_runtime_name = "nvidia"\n[plugins.x.runtimes.nvidia.options]\nBinaryName = "{SHIM}"\n',
     }
     root = host(tmp_path, **files)
     found = installed.installed(root)
@@ -127,9 +124,10 @@ def test_podman_adds_to_its_folders_where_a_file_says_so(tmp_path: Path) -> None
     }
     podman, _ = installed.installed(host(tmp_path / "adds", **files))
     assert podman.folders == (VENDORS_FOLDER, "/one", "/two")
-    files[f"{PODMAN}.d/2.conf"] = '[engine]\nhooks_dir = ["/three", {append = false}]\n'
-    podman, _ = installed.installed(host(tmp_path / "ends", **files))
-    assert podman.folders == ("/three",)
+    for file, folder in ((f"{PODMAN}.d/2.conf", "/three"), (ROOTFUL, "/four")):
+        files[file] = f'[engine]\nhooks_dir = ["{folder}", {{append = false}}]\n'
+        podman, _ = installed.installed(host(tmp_path / folder[1:], **files))
+        assert (podman.folders, podman.folders_file) == ((folder,), file)
 
 
 def test_the_containerd_that_k3s_brings_reads_specs(tmp_path: Path) -> None:

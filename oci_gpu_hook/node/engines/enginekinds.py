@@ -46,12 +46,11 @@ VARIABLE = "NVIDIA_VISIBLE_DEVICES=all"
 PODMAN = EngineKind(
     "podman",
     ("podman",),
-    files=(
-        "/usr/share/containers/containers.conf",
-        "/usr/share/containers/containers.conf.d/*.conf",
-        "/etc/containers/containers.conf",
-        "/etc/containers/containers.conf.d/*.conf",
-    ),
+    files=tuple([
+        f"{folder}/containers/containers.{name}"
+        for folder in ("/usr/share", "/etc")
+        for name in ("conf", "conf.d/*.conf", "rootful.conf.d/*.conf")  # the last is podman 6's, and root's
+    ]),
     table="engine",
     default="runtime",
     word="podman",

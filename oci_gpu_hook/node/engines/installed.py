@@ -204,11 +204,9 @@ def values_of(host: HostRoot, kind: EngineKind) -> Files:
     return [(path, found) for path, found in contents(host, kind) if isinstance(found, dict)]
 
 
-def contents(
-    host: HostRoot, kind: EngineKind, more: tuple[str, ...] = ()
-) -> Iterator[tuple[str, dict[str, Any] | Exception]]:
-    """Each file of an engine's that exists, with its values, or why it cannot be read; more: a user's files."""
-    patterns, seen = [*kind.files, *more], set()
+def contents(host: HostRoot, kind: EngineKind) -> Iterator[tuple[str, dict[str, Any] | Exception]]:
+    """Each file of an engine's that exists, with its values, or why it cannot be read."""
+    patterns, seen = [*kind.files], set()
     for pattern in patterns:
         folder, _, name = pattern.rpartition("/")
         if glob.is_pattern(folder):

@@ -155,8 +155,11 @@ def podman(host: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
     engine: dict[str, Any] = {}
     tables: list[Table] = [("engine", engine)]
     told = []
-    base = file.path.rpartition(".d/")[0]
-    files = _settings(host, PODMAN, file, (base, f"{base}.d/*.conf") if file.is_users else ())
+    base, kind = file.path.rpartition(".d/")[0], PODMAN
+    if file.is_users:
+        of_users = [path.replace(".rootful.", ".rootless.") for path in PODMAN.files]
+        kind = PODMAN._replace(files=(*of_users, base, f"{base}.d/*.conf"))
+    files = _settings(host, kind, file)
     folders, by = installed.hook_folders(PODMAN, files)
     if by and HOOKS_FOLDER in folders:
         told.append(f"podman looks for hooks in {HOOKS_FOLDER}, by {by}")
@@ -209,11 +212,11 @@ def _check_own(file: EngineFile) -> None:
         raise ConfigError(f"{file.path} was not written by 'oci-gpu-hook configure', and stays", "move it away first")
 
 
-def _settings(host: HostRoot, kind: EngineKind, own: EngineFile, more: tuple[str, ...] = ()) -> Files:
+def _settings(host: HostRoot, kind: EngineKind, own: EngineFile) -> Files:
     """What an engine's files say beside our own; ConfigError if one cannot be read, or our own is somebody else's."""
     _check_own(own)
     found = []
-    for path, values in installed.contents(host, kind, more):
+    for path, values in installed.contents(host, kind):
         if isinstance(values, Exception):
             hint = "install python3-tomli" if isinstance(values, installed.NoParser) else FIX
             raise ConfigError(f"cannot read {path}: {values}", hint)
