@@ -62,7 +62,7 @@ def configure(
     named once.  A task gets a whole name in DOCKER_RESOURCE_NAME, and so can tell which share it is.
 
     What others have written stays.  On a terminal the difference is shown.  No engine is restarted: the command says
-    which must be.  --remove takes our runtime from daemon.json by every name, or by --name alone.
+    which must be.  --remove takes our runtime from daemon.json by every name, or by --name, and not Swarm's resources.
     """
     kind = BY_WORD[engine]
     given = {"--name": name is not None, "--set-as-default": default, "--cdi": cdi, "--user": user}
