@@ -23,7 +23,7 @@ Exit codes:
 
 # Each command, whose first word is its module's name, with the words of its examples.
 _EXAMPLES = {
-    "plan": ("plan --bundle /run/containers/BUNDLE", "plan --image-root . --env NVIDIA_VISIBLE_DEVICES=0"),
+    "plan": ("plan --bundle .", "plan --image-root . --env NVIDIA_VISIBLE_DEVICES=0"),
     "info": ("info --all", "info --settings --json"),
     "inventory refresh": ("inventory refresh", "inventory refresh --nodes"),
     "inventory watch": ("inventory watch", "inventory watch --interval 60 --cdi-spec /run/cdi/oci-gpu-hook.yaml"),
