@@ -170,8 +170,8 @@ $(SETTINGS): packaging/man/oci-gpu-hook.conf.5.rst packaging/build_settings.py p
 $(RULE): packaging/prometheus/build_rule.py packaging/prometheus/oci-gpu-hook.rules.yaml
 	@"$(PYTHON)" packaging/prometheus/build_rule.py packaging/prometheus
 
-openshift: .venv/up-to-date generated ## Write OpenShift's MachineConfigs into .build/openshift; [ROLE=gpu]
-	.venv/bin/python packaging/openshift/generate.py .build/openshift --role $(or $(ROLE),gpu)
+openshift: .venv/up-to-date generated ## Write OpenShift's MachineConfigs into .build/openshift; [ROLE=gpu] [CONF=FILE]
+	.venv/bin/python packaging/openshift/generate.py .build/openshift --role $(or $(ROLE),gpu) $(if $(CONF),--settings "$(CONF)")
 
 clean: ## Remove what was built or cached here
 	rm -rf .venv .venv-* .build build *.egg-info
