@@ -180,9 +180,8 @@ def _of_word_size(driver: Driver, bits: int, flags: int) -> dict[Library, str]:
     for name, capabilities, files in wanted:
         places = _places(files, catalogue.SUBFOLDERS.get(name, ""), listed)
         found.update(_first_library(driver, name, capabilities, places, flags))
-    # What a newer driver has beside its first libraries.
-    first = [path for it, path in found.items() if it.file.startswith(("libcuda.so.", "libnvidia-ml."))]
-    for folder in sorted({path.rpartition("/")[0] for path in first}):
+    # What a newer driver has beside these.  Debian has some libraries in one folder and some in another.
+    for folder in sorted({path.rpartition("/")[0] for path in found.values()}):
         for name in _unknown(driver, folder):
             file = f"{name}.so.{driver.version}"
             found.update(_first_library(driver, name, catalogue.OF_UNKNOWN, [(f"{folder}/{file}", file)], flags))

@@ -56,15 +56,17 @@ def test_a_library_comes_in_the_exact_version_only(tmp_path: Path) -> None:
     assert (set(library.capabilities), library.subfolder, library.bits) == ({"compute", "video"}, "", 64)
 
 
-def test_what_the_driver_has_beside_its_first_libraries_is_brought_too(tmp_path: Path) -> None:
+# Debian has glsi and others in the folder above the one of CUDA's.
+@pytest.mark.parametrize("known", ["libcuda", "libnvidia-glsi"])
+def test_what_the_driver_has_beside_known_libraries_is_brought_too(tmp_path: Path, known: str) -> None:
     """No table knows a newer driver's libraries; in another folder such a file is not the driver's."""
     for path in (f"{FOLDER}/libnvidia-new.so.{VERSION}", f"{FOLDER}/libnvidia-gtk3.so.{VERSION}"):
         hosts.plant_library(tmp_path, path)
     assert files.libraries(driver(tmp_path)) == {}
-    hosts.plant_library(tmp_path, f"{FOLDER}/libcuda.so.{VERSION}", "libcuda.so.1")
+    hosts.plant_library(tmp_path, f"{FOLDER}/{known}.so.{VERSION}")
     hosts.plant_library(tmp_path, f"/usr/lib64/libnvidia-elsewhere.so.{VERSION}")
     found = {it.file: it for it in files.libraries(driver(tmp_path))}
-    assert [*found] == [f"libcuda.so.{VERSION}", f"libnvidia-new.so.{VERSION}"]
+    assert [*found] == [f"{known}.so.{VERSION}", f"libnvidia-new.so.{VERSION}"]
     assert set(found[f"libnvidia-new.so.{VERSION}"].capabilities) == {"compute", "video", "graphics", "display"}
 
 
