@@ -42,8 +42,8 @@ LIBRARIES = _each(
     (("ngx",), ("libnvidia-ngx",)),
 )
 
-# Further files of these libraries, with no driver's version in their names: of 470, and since 590.
-FILES = {"libnvidia-nvvm": ("libnvidia-nvvm.so.4.0.0",), "libnvidia-nvvm70": ("libnvidia-nvvm70.so.4",)}
+# Further files of libraries, with no driver's version in their names: of 470, since 590, and of some RPMs of 590.
+FILES = ("libnvidia-nvvm.so.4.0.0", "libnvidia-nvvm70.so.4", "libGLX_nvidia.so.0")
 
 # What is beside them in the driver's folder and not for containers: parts of nvidia-settings' window, and what runs
 # Windows' programs.

@@ -142,11 +142,8 @@ def _as_they_are(driver: Driver, host: HostRoot) -> list[DriverFile]:
     """The files of `AS_THEY_ARE`, the host's own first: /run/udev in a driver container is not the host's."""
     found = []
     for path, capabilities in catalogue.AS_THEY_ARE:
-        source, status = host.real(path), host.stat(path)
-        if status is None:
-            source, status = driver.source(path), driver.root.stat(path)
-        if status is not None:
-            found.append(DriverFile(source, path, capabilities, is_folder(status)))
+        places = [(it.source(path), status) for it in (Driver(host, "", ""), driver) if (status := it.root.stat(path))]
+        found += [DriverFile(source, path, capabilities, is_folder(status)) for source, status in places[:1]]
     return found
 
 
@@ -171,8 +168,9 @@ def _of_word_size(driver: Driver, bits: int, flags: int) -> dict[Library, str]:
     # Of thousands of names in a folder some hundred are of the catalogue's libraries and subfolders.
     named = [(folder, driver.root.names(folder)) for folder in _library_folders(driver, bits)]
     listed = [(at, frozenset([it for it in names if it.partition(".so")[0] in _CATALOGUED])) for at, names in named]
+    further = {it.partition(".so")[0]: [it] for it in catalogue.FILES}
     wanted = [
-        (name, capabilities, [f"{name}.so.{driver.version}", *catalogue.FILES.get(name, ())])
+        (name, capabilities, [f"{name}.so.{driver.version}", *further.get(name, [])])
         for name, capabilities in catalogue.LIBRARIES
     ]
     wanted += [(name, capabilities, _of_own_version(name, listed)) for name, capabilities in catalogue.OWN_VERSION]
@@ -193,7 +191,9 @@ def _first_library(
 ) -> dict[Library, str]:
     for path, file in places:
         kind, soname = elf.identity_of(driver.root, path) or ((0, 0), "")
-        if ldcache.FLAGS.get(kind) != flags:
+        # A link without a version may lead to another driver's file.
+        is_link = file in catalogue.FILES and not driver.root.real(path).endswith(f"/{file}")
+        if ldcache.FLAGS.get(kind) != flags or is_link:
             continue
         soname = soname or file
         names = [file, soname, catalogue.OTHER_NAMES.get(name, file)]

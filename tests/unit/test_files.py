@@ -86,11 +86,19 @@ def test_a_link_without_a_version_is_made_where_the_host_has_it(tmp_path: Path) 
     assert library.names[2:] == ()
 
 
-@pytest.mark.parametrize("file", ["libnvidia-nvvm.so.4.0.0", "libnvidia-nvvm70.so.4"])
-def test_a_file_without_the_drivers_version(tmp_path: Path, file: str) -> None:
-    hosts.plant_library(tmp_path, f"{FOLDER}/{file}", "libnvidia-nvvm.so.4")
+@pytest.mark.parametrize(
+    ("file", "capability"),
+    [("libnvidia-nvvm.so.4.0.0", "compute"), ("libnvidia-nvvm70.so.4", "compute"), ("libGLX_nvidia.so.0", "graphics")],
+)
+def test_a_file_without_the_drivers_version(tmp_path: Path, file: str, capability: str) -> None:
+    """A link of that name leads to another driver's file, if this driver's is not there."""
+    hosts.plant_library(tmp_path, f"{FOLDER}/{file}.535.54.03", file)
+    hosts.link(tmp_path, f"{FOLDER}/{file}", f"{file}.535.54.03")
+    assert files.libraries(driver(tmp_path)) == {}
+    (tmp_path / FOLDER[1:] / file).unlink()
+    hosts.plant_library(tmp_path, f"{FOLDER}/{file}", file)
     (library,) = files.libraries(driver(tmp_path))
-    assert library.file == file and "compute" in library.capabilities
+    assert library.file == file and capability in library.capabilities
 
 
 @pytest.mark.parametrize(
