@@ -17,7 +17,7 @@ SAVED = f"{statefile.FOLDER}/{FILE}"
 
 # The number is made of the sources that say what is saved (tests/unit/test_headings.py): what another version has saved
 # is not read.
-HEADING = b"oci-gpu-hook inventory a4e26d93\n"
+HEADING = b"oci-gpu-hook inventory 77e749fb\n"
 
 # In `DriverInventory.unknown`: what NVML said was true when it was asked, and only NVML knows whether it still is.
 MAY_BE_MADE_AGAIN = "whether MIG devices were created again since NVML named them: run 'oci-gpu-hook inventory refresh'"
@@ -116,9 +116,8 @@ def read_saved(host: HostRoot, now: proc.Stamp) -> DriverInventory | None:
     """None if there is none that is whole, of this format, and stamped as `now`.  In doubt whose NVML's names are now
     (`proc.stamp`) the MIG devices have none, and that is first of what is unknown.
     """
-    values = statefile.load(host, FILE, HEADING)
     try:
-        (same, shown), rows = values
+        (same, shown), rows = statefile.load(host, FILE, HEADING)
         if same != now[0]:
             return None
         found = statefile.nested(DriverInventory, rows, _INNER)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     See = Callable[[str], object]
 
 # See `inventory.HEADING`.
-HEADING = b"oci-gpu-hook vendors e8ebd56b\n"
+HEADING = b"oci-gpu-hook vendors 2aef6816\n"
 PREFIX = "vendor."
 
 LARGEST_FILE = 1 << 20
