@@ -19,11 +19,10 @@ TOPIC = "CUDA forward compatibility"
 
 _CUDA_FAMILY = ("libcuda", "libnvidia-")
 _NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_+.")
-# Brands as the inventory has them, by NVML's numbers (nvml.h, nvmlBrandType_t).
+# Brands by NVML's numbers (nvml.h, nvmlBrandType_t), as the inventory has them and images require them: brand=vws.
 BRANDS = {
-    "Quadro": 1, "Tesla": 2, "NVS": 3, "GRID": 4, "GeForce": 5, "TITAN": 6, "NvidiaVApps": 7, "NvidiaVPC": 8,
-    "NvidiaVCS": 9, "NvidiaVWS": 10, "NvidiaCloudGaming": 11, "QuadroRTX": 12, "NvidiaRTX": 13, "Nvidia": 14,
-    "GeForceRTX": 15, "TitanRTX": 16,
+    "Quadro": 1, "Tesla": 2, "NVS": 3, "GRID": 4, "GeForce": 5, "TITAN": 6, "vApps": 7, "vPC": 8, "vCS": 9, "vWS": 10,
+    "CloudGaming": 11, "QuadroRTX": 12, "NvidiaRTX": 13, "Nvidia": 14, "GeForceRTX": 15, "TitanRTX": 16,
 }  # fmt: skip
 # Every note so far lists these and no others.
 _LISTED = (1, 2, 7, 8, 9, 10, 11, 12, 13, 14)
