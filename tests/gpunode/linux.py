@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 
 CLONE_NEWNS = 0x20000
 MS_NOSUID = 2
@@ -44,9 +45,7 @@ def unmount(target: str) -> None:
 
 
 def _unescape(field: str) -> str:
-    for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
-        field = field.replace(code, character)
-    return field
+    return re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), field)
 
 
 def mounts() -> list[tuple[str, str]]:

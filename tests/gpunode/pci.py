@@ -30,9 +30,8 @@ def tree(node: Description) -> dict[str, str]:
 
 def device_links(node: Description) -> dict[str, str]:
     """udev's links by the address: link -> target."""
-    found = {}
-    for gpu in node.gpus:
-        for kind, name, number in zip(("card", "render"), ("card", "renderD"), gpu.dri):
-            link = f"/dev/dri/by-path/pci-{gpu.bus_id}-{kind}"
-            found[link] = f"../{name}{number}"
-    return found
+    return {
+        f"/dev/dri/by-path/pci-{gpu.bus_id}-{kind}": f"../{name}{number}"
+        for gpu in node.gpus
+        for kind, name, number in zip(("card", "render"), ("card", "renderD"), gpu.dri)
+    }

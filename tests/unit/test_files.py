@@ -75,7 +75,7 @@ def test_a_link_without_a_version_is_made_where_the_host_has_it(tmp_path: Path) 
     hosts.plant_library(tmp_path, f"{FOLDER}/libnvidia-ml.so.{VERSION}", "libnvidia-ml.so.1")
     (library,) = files.libraries(driver(tmp_path))
     assert library.names == (f"libnvidia-ml.so.{VERSION}", "libnvidia-ml.so.1")
-    link = tmp_path / FOLDER.lstrip("/") / "libnvidia-ml.so"
+    link = tmp_path / FOLDER[1:] / "libnvidia-ml.so"
     link.symlink_to("libnvidia-ml.so.1")
     (link.parent / "libnvidia-ml.so.1").symlink_to(f"libnvidia-ml.so.{VERSION}")
     (library,) = files.libraries(driver(tmp_path))
@@ -126,20 +126,14 @@ def test_the_highest_version_counts(tmp_path: Path, name: str, versions: str, ow
     "folder", ["/usr/lib/i386-linux-gnu", "/usr/lib32", "/usr/lib", "/run/opengl-driver-32/lib", "/lib32"]
 )
 def test_32_bit_twins_stand_beside(tmp_path: Path, machine: str, folder: str) -> None:
-    name = f"libcuda.so.{VERSION}"
-    hosts.plant_library(tmp_path, f"/usr/lib64/{name}", "libcuda.so.1", machine)
-    hosts.plant_library(tmp_path, f"{folder}/{name}", "libcuda.so.1", "i386")
-    # Each word size has an own version of its own.
-    own = "libnvidia-egl-gbm"
-    hosts.plant_library(tmp_path, f"/usr/lib64/{own}.so.1.1.2", f"{own}.so.1", machine)
-    hosts.plant_library(tmp_path, f"{folder}/{own}.so.1.1.3", f"{own}.so.1", "i386")
-    found = files.libraries(driver(tmp_path))
-    gbm = [it.path for it in found if it.file.startswith(own)]
-    assert gbm == [f"/usr/lib64/{own}.so.1.1.2", *([f"{folder}/{own}.so.1.1.3"] if machine == "x86_64" else [])]
-    found = {it: path for it, path in found.items() if it.path not in gbm}
-    twin = [(32, f"{folder}/{name}", 0x0003)] if machine == "x86_64" else []
+    """Each word size has an own version of its own."""
     native = {"x86_64": 0x0303, "aarch64": 0x0A03}[machine]
-    assert [(item.bits, item.path, item.flags) for item in found] == [(64, f"/usr/lib64/{name}", native), *twin]
+    wanted = []
+    for bits, at, flags, made_for in ((64, "/usr/lib64", native, machine), (32, folder, 0x0003, "i386")):
+        for name in (f"libcuda.so.{VERSION}", f"libnvidia-egl-gbm.so.1.1.{bits}"):
+            hosts.plant_library(tmp_path, f"{at}/{name}", "", made_for)
+            wanted += [(bits, f"{at}/{name}", flags)] * (bits == 64 or machine == "x86_64")
+    assert [(it.bits, it.path, it.flags) for it in files.libraries(driver(tmp_path))] == wanted
 
 
 # The last two are NixOS's, and those of a package of Nix's as driver-root.
