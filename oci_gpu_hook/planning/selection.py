@@ -145,7 +145,8 @@ def _find_gpu(selector: str, gpus: tuple[Gpu, ...], source: str) -> Gpu:
     for gpu in gpus:
         if selector in (str(gpu.nvml_index), gpu.uuid, gpu.bus_id):
             return gpu
-    there, hint = "index 0" if len(gpus) == 1 else f"indices 0 to {len(gpus) - 1}", _LIST_HINT
+    indices = ", ".join([str(gpu.nvml_index) for gpu in gpus])
+    there, hint = f"{'index' if len(gpus) == 1 else 'indices'} {indices}", _LIST_HINT
     if selector.startswith("GPU-"):
         there, hint = f"{len(gpus)} GPU{'s' if len(gpus) > 1 else ''}, and none has this UUID", _UUID_HINT
     raise RequestError(f"unknown device '{selector}': this host has {there}", _ASSIGNED.get(source, hint))

@@ -20,7 +20,7 @@ from tests.integration.engines import version
 
 ALL = list(range(8))
 UNKNOWN = (
-    "oci-gpu-hook: unknown device '77': this host has indices 0 to 7 "
+    "oci-gpu-hook: unknown device '77': this host has indices 0, 1, 2, 3, 4, 5, 6, 7 "
     "(the container's author must ask for one that exists; 'oci-gpu-hook info' lists them)"
 )
 UNPRIVILEGED = "--user 1000 --cap-drop ALL"

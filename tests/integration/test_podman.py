@@ -21,7 +21,7 @@ def test_podman_shows_our_sentence(root: Path, runtime: str) -> None:
     """crun leads its hooks' stderr to /dev/null."""
     done = run_podman(root, "true", options="--env NVIDIA_VISIBLE_DEVICES=77", runtime=runtime)
     assert done.code != 0
-    assert "oci-gpu-hook: unknown device '77': this host has indices 0 to 7" in done.err
+    assert "oci-gpu-hook: unknown device '77': this host has indices 0, 1, 2, 3, 4, 5, 6, 7" in done.err
 
 
 def test_a_read_only_container_works(root: Path) -> None:

@@ -126,7 +126,7 @@ def test_a_configuration_that_is_not_there_is_not_made(program: Program, tree: P
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("docker", "7"), "unknown device '7': this host has indices 0 to 1"),
+        (("docker", "7"), "unknown device '7': this host has indices 0, 1"),
         (("docker", "x"), "'x' is not a GPU's name"),
         (("docker", "0:1"), "MIG"),
         (("docker", "all", "0"), "'all' cannot be given with other devices"),

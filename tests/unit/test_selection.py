@@ -77,7 +77,7 @@ def test_a_gpu_that_is_requested_beside_its_mig_device_is_whole(devices: str) ->
 @pytest.mark.parametrize(
     ("devices", "words"),
     [
-        ("2", "unknown device '2': this host has indices 0 to 1"),
+        ("2", "unknown device '2': this host has indices 0, 1 "),
         (STRANGER, "2 GPUs, and none has this UUID (the container's author must ask for one that exists; "),
         (STRANGER, "; if a device plugin assigned it, the node's administrator must restart that plugin)"),
         ("1:0", "unknown MIG device '1:0': GPU 1 has no MIG device"),
@@ -111,6 +111,8 @@ def test_a_mig_device_that_only_nvml_can_name_is_never_guessed(devices: str) -> 
         *[(it, {"mig_devices": ()}, "no MIG device") for it in ("0:0", MIG_UUID, f"MIG-{UUID}/1/0")],
         *[(it, {"mig_devices": (), "gpus": ()}, "drives no GPU") for it in ("all", "0", "0:0", MIG_UUID)],
         ("1", {"gpus": everything().gpus[:1]}, "this host has index 0 "),
+        # In a privileged container NVML numbers all GPUs, and /proc shows those that it was given.
+        ("0", {"gpus": everything().gpus[1:], "mig_devices": ()}, "this host has index 1 "),
     ],
 )
 def test_of_a_host_that_has_less_that_is_said(devices: str, changes: dict[str, Any], words: str) -> None:
