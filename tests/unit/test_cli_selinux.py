@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``selinux status`` and ``explain``, with a stand-in for libselinux; the real one is asked in tests/selinux."""
+"""``selinux status`` and ``explain``, with a stand-in for libselinux; the real one is asked in tests/selinux.
+
+Denials are read from any log and explained in our terms, with a remedy that keeps the container confined.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,16 @@ from typing import Any
 
 import pytest
 
+from oci_gpu_hook.cli import denials
 from oci_gpu_hook.cli import selinux as command
 from oci_gpu_hook.node.machine import kernelconfig, libselinux
 from tests.unit import hosts
 from tests.unit.program import Program
-from tests.unit.test_denials import ROWS
+
+# A row: a line of a log, the cause that is told for it, and the remedy.
+_DENIALS = (Path(__file__).parents[1] / "data/denials.txt").read_text().strip()
+*_ROWS, _LAST = re.sub("(?m)^#.*\n", "", _DENIALS).strip().split("\n\n")
+ROWS = [row.split("\n") for row in _ROWS]
 
 
 def library(known: set[str]) -> Any:
@@ -119,9 +127,9 @@ def test_explain_reads_a_file_or_the_end_of_the_log(
     assert "semodule -DB" in program("selinux", "explain", log)
     # It may be a new one, or none that anything writes to.
     (tmp_path / "denied").write_text(ROWS[0][0])
-    for logs, denials in (((f"cat {tmp_path}/denied",), 1), (("false",), 0)):
+    for logs, count in (((f"cat {tmp_path}/denied",), 1), (("false",), 0)):
         monkeypatch.setattr(command, "_LOGS", logs)
-        assert len(program.document("selinux", "explain")["denials"]) == denials
+        assert len(program.document("selinux", "explain")["denials"]) == count
 
 
 def test_no_log_is_wrong_usage_and_a_way_out(program: Program, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -225,3 +233,31 @@ def test_every_path_that_the_modules_label_is_one_that_install_relabels() -> Non
         path = path.replace("/var/run/", "/run/")
         nodes = [f"{folder}/{prefix}" for folder, prefix in libselinux.NODES]
         assert path in libselinux.PATHS or path.startswith(tuple(nodes)), pattern
+
+
+@pytest.mark.parametrize(("text", "cause", "remedy"), ROWS)
+def test_each_cause_is_named_with_a_remedy_that_keeps_confinement(text: str, cause: str, remedy: str) -> None:
+    (found,) = denials.explain(denials.parse_denials(text))
+    assert cause in found.cause
+    assert remedy in found.remedy
+    for word in ("disable", "permissive", "spc_t", "privileged", "setenforce"):
+        assert word not in found.remedy
+
+
+@pytest.mark.parametrize("text", ["", *_LAST.split("\n")])
+def test_what_does_not_concern_us_is_left_out(text: str) -> None:
+    assert denials.explain(denials.parse_denials(text)) == ()
+
+
+def test_alike_denials_are_counted_together() -> None:
+    text = "\n".join([ROWS[0][0].replace("pid=7", f"pid={number}") for number in range(9)])
+    (found,) = denials.parse_denials(text)
+    assert found.times == 9
+
+
+def test_names_that_the_kernel_writes_in_hexadecimal_are_read_and_cannot_reach_a_terminal() -> None:
+    name = "\x1b[2Jnvidia0"
+    text = ROWS[3][0].replace('"nvidia0"', name.encode().hex().upper())
+    (found,) = denials.explain(denials.parse_denials(text))
+    assert found.name == name
+    assert found.cause.isprintable()
