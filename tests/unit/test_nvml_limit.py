@@ -23,37 +23,7 @@ from oci_gpu_hook.operations import LimitMemory
 
 ADDRESS, CGROUP = "00000000:02:00.0", "/sys/fs/cgroup/machine.slice/x.scope"
 LIMITS = ((ADDRESS, 4 << 30), ("00000000:41:00.0", (1 << 64) - (1 << 20)))
-# As nvml.h has them: an int each, and these structs.
-SOURCE = r"""
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-typedef struct { const char *nameSpace; unsigned long long softLimit, hardLimit; } set_t;
-typedef struct { const char *nameSpace; unsigned long long softLimit, hardLimit, currentUsed; } get_t;
-static char gpu[64];
-static unsigned long long hard;
-static unsigned alarms;
-static void forever(void) { for (;;) pause(); }
-int nvmlInit_v2(void) { AT_INIT; return 0; }
-int nvmlDeviceGetHandleByPciBusId_v2(const char *id, void **to) { strcpy(gpu, id); *to = gpu; return 0; }
-#ifndef OLD
-int nvmlDeviceSetMemoryLimits_v1(void *device, set_t *it)
-{
-	FILE *file = fopen(TOLD, "a");
-	fprintf(file, "%s %s %llu %llu\n", (char *)device, it->nameSpace, it->softLimit, it->hardLimit);
-	fclose(file);
-	hard = it->hardLimit;
-	return SET_GIVES;
-}
-int nvmlDeviceGetMemoryLimits_v1(void *device, get_t *it)
-{
-	it->softLimit = 7, it->currentUsed = 9;
-	it->hardLimit = GET_HAS;
-	return 0;
-}
-#endif
-"""
+SOURCE = Path(__file__).parents[1] / "data/nvml_limit.c"
 Made = Callable[..., int]
 
 
@@ -63,9 +33,8 @@ def made(tmp_path: Path) -> Iterator[Made]:
 
     def make(**faults: str) -> int:
         words = {"AT_INIT": "", "SET_GIVES": "0", "GET_HAS": "hard", "TOLD": f'"{tmp_path}/told"', **faults}
-        (tmp_path / "nvml.c").write_text(SOURCE)
         defined = [f"-D{name}={value}" for name, value in words.items()]
-        command = ["cc", "-shared", "-fPIC", *defined, "-o", f"{tmp_path}/nvml.so", f"{tmp_path}/nvml.c"]
+        command = ["cc", "-shared", "-fPIC", *defined, "-o", f"{tmp_path}/nvml.so", str(SOURCE)]
         subprocess.run(command, check=True)
         return posix.open(tmp_path / "nvml.so", posix.O_PATH)
 
