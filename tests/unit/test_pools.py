@@ -86,8 +86,8 @@ def test_a_namespaces_quota_counts_all_that_a_pod_asks_for() -> None:
     assert item["default"].keys() == item["defaultRequest"].keys() == {"cpu", "memory"}
 
 
-# As the installer makes them; the cloud's part is shortened.
 CLUSTER = "ocp-7xk2p"
+# What says which machine it is, and other things beside it.
 CLOUDS: dict[str, dict[str, Any]] = {
     "aws": {"ami": {"id": "ami-0"}, "instanceType": "m6i.xlarge", "subnet": {"id": "subnet-0"}},
     "google": {"machineType": "n2-standard-4", "zone": "us-east1-b"},
@@ -97,29 +97,10 @@ CLOUDS: dict[str, dict[str, Any]] = {
 }
 
 
-OF_THE_CLUSTER = {
-    "annotations": {"machine.openshift.io/GPU": "0", "machine.openshift.io/vCPU": "4"},
-    **{"creationTimestamp": "2026-01-01T00:00:00Z", "generation": 3, "resourceVersion": "12345", "uid": "0-0-0-0"},
-}
-
-
 def machineset(cloud: str) -> dict[str, Any]:
-    ours = {"machine.openshift.io/cluster-api-cluster": CLUSTER}
-    name = f"{CLUSTER}-worker-us-east-1a"
-    its = {**ours, "machine.openshift.io/cluster-api-machineset": name}
-    role = {f"machine.openshift.io/cluster-api-machine-{word}": "worker" for word in ("role", "type")}
-    spec = {"metadata": {}, "providerSpec": {"value": CLOUDS[cloud]}}
-    return {
-        "apiVersion": "machine.openshift.io/v1beta1",
-        "kind": "MachineSet",
-        "metadata": {"name": name, "namespace": "openshift-machine-api", "labels": ours, **OF_THE_CLUSTER},
-        "spec": {
-            "replicas": 2,
-            "selector": {"matchLabels": its},
-            "template": {"metadata": {"labels": {**its, **role}}, "spec": spec},
-        },
-        "status": {"replicas": 2, "readyReplicas": 2},
-    }
+    (made,) = documents(ROOT / "tests/data/machineset.yaml")
+    made["spec"]["template"]["spec"]["providerSpec"]["value"] = CLOUDS[cloud]
+    return made
 
 
 def commands(first: str) -> str:
