@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 import time
@@ -109,35 +108,6 @@ def test_bounds() -> None:
         group(devices=["kfd"] * 257)
     with pytest.raises(ConfigError, match=r"x\.json: it is larger than 1 MiB"):
         vendorfile.parse_vendor(b" " * (LARGEST_FILE + 1), "x.json")
-
-
-# Those of tests/data/vendors/wrong.txt are the others: test_vendors.py.
-@pytest.mark.parametrize(
-    ("keys", "says"),
-    [
-        ({"activation_flag": "OCI_x"}, "not a flag"),
-        ({"kind": "amd.com/-gpu"}, "not a CDI kind"),
-        ({"version": "1/2"}, "letters, digits"),
-        ({"environment": {"A": "a\0"}}, "cannot be printed"),
-        ({"inventory": {"": {}}}, "is empty"),
-        *[
-            ({"inventory": {"a": {key: [item]}}}, says)
-            for key, item, says in (
-                ("devices", {"path": "x*", "pci": "8086", "udev": {"SUBSYSTEM": "x"}}, "whose device it is"),
-                ("devices", {"pci": []}, "empty"),
-                ("devices", {"path": "kvm", "major": "misc"}, "the host's own"),
-                ("devices", {"path": "kfd", "name": "../x"}, "not a name"),
-                ("libraries", {"target": "/opt"}, "no path"),
-                ("libraries", {"path": "/opt/x", "target": "/"}, "empty name"),
-                ("sockets", "/run/{version}.sock", "one path"),
-                ("sockets", {"path": "/run/x.sock"}, "not a string"),
-            )
-        ],
-    ],
-)
-def test_what_is_bad_is_said(keys: dict[str, Any], says: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(says)):
-        read(small(**keys))
 
 
 @pytest.mark.parametrize(

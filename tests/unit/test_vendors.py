@@ -31,7 +31,7 @@ WRONG = {it[0]: it[1:] for it in [text.splitlines() for text in (DATA / "wrong.t
 BEYOND_A_SCHEMA = {
     *("driver-feature-unknown", "placeholder-without-version"),
     *("disk", "memory", "all-devices", "pattern-of-disks", "consoles-driver", "device-alone"),
-    *("folder-of-everybody", "engines-socket"),
+    *("folder-of-everybody", "engines-socket", "device-by-its-subsystem", "misc-driver"),
 }
 
 
