@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic_ns
@@ -99,35 +100,10 @@ def several(datagram: bytes, name: str) -> list[str]:
 
 
 def test_a_start_has_all_its_fields() -> None:
-    sent = records.datagram(*made())
-    assert several(sent, "OCI_GPU_HOOK_DEVICE") == ["/dev/nvidia0", "/dev/nvidia1"]
-    found = {name: value.decode() for name, value in read(sent)}
-    assert int(found.pop("OCI_GPU_HOOK_CPU_USEC"))
-    ours = {
-        "CONTAINER": ID,
-        "IMAGE": "registry/cuda:12",
-        "NAMESPACE": "team",
-        "REQUEST": "0,GPU-1",
-        "SOURCE": "env",
-        "CAPABILITIES": "compute,utility",
-        "DRIVER": "550.54.15",
-        "DEVICES": "2",
-        "DEVICE": "/dev/nvidia1",
-        "FILES": "2",
-        "LABEL": Plan.label,
-        "RELABELLED": "/dev/shm",
-        **{f"{step.upper()}_USEC": str(taken) for step, taken in STEPS.items()},
-        "TOTAL_USEC": "17400",
-        "OUTCOME": "started",
-        "EXIT_CODE": "0",
-    }
-    assert found == {
-        "MESSAGE": "container 3f2a3f2a3f2a got GPU 0, GPU-1: 2 device nodes, in 17.4 ms",
-        "MESSAGE_ID": records.MESSAGE_ID,
-        "PRIORITY": "6",
-        "SYSLOG_IDENTIFIER": "oci-gpu-hook",
-        **{f"OCI_GPU_HOOK_{name}": value for name, value in ours.items()},
-    }
+    text = "".join([f"{name}={value.decode()}\n" for name, value in read(records.datagram(*made()))])
+    # What it took of the processor is measured.
+    text = re.sub(r"(_CPU_USEC)=[1-9]\d*", r"\1=1", text)
+    assert text == (Path(__file__).parents[1] / "data/record.txt").read_text()
 
 
 @pytest.mark.parametrize(
