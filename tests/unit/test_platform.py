@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import posix
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -305,47 +306,36 @@ def test_any_bytes_are_entries_sentences_or_one_error(data: bytes) -> None:
     assert all(text == text.strip() for entry in entries for text in entry)
 
 
-# Bad input
+L4T = f"{FOLDER}/l4t.csv"
+NO_FILE = f"cannot read {L4T}: it is not a regular file of at most 1 MiB"
+OPEN, MORE = "lies in a folder that others than root may write to", f"{FOLDER} has more than"
+# What is done to a Jetson, and what is said of its lists.
+REFUSED: list[tuple[Callable[[Host], object], str]] = [
+    (lambda it: os.chmod(f"{it.path}{FOLDER}", 0o777), f"cannot read {FOLDER}/devices.csv: 'devices.csv' {OPEN}"),
+    (lambda it: os.mkdir(it.path + L4T), NO_FILE),
+    (lambda it: plant(it, L4T, b"\n" * ((1 << 20) + 1)), NO_FILE),
+    (lambda it: plant(it, L4T, b"dev, /dev/nvmap\n\nlib, /usr/\xff\n"), f"{L4T} is not UTF-8 text"),
+    (lambda it: plant(it, L4T, "".join([f"dev, /dev/a{n}\n" for n in range(10_000)])), f"{MORE} 10000 entries"),
+    (lambda it: [Path(f"{it.path}{FOLDER}/{n}.csv").write_text("") for n in range(257)], f"{MORE} 256 CSV files"),
+    (lambda it: plant(it, f"{FOLDER}/devices.csv"), f"the CSV files in {FOLDER} name no device"),
+]
 
 
-def refused(host: Host, everything: bool = False) -> str:
+@pytest.mark.parametrize(("spoil", "said"), REFUSED)
+def test_lists_that_cannot_be_believed_or_read_are_refused(
+    jetson: Host, spoil: Callable[[Host], object], said: str
+) -> None:
+    spoil(jetson)
     with pytest.raises(DriverError) as caught:
-        tegra.vendor(host, everything)
-    assert caught.value.exit_code == 6
+        tegra.vendor(jetson, everything=False)
+    assert (caught.value.message, caught.value.exit_code) == (said, 6)
     assert caught.value.hint
-    return caught.value.message
-
-
-def test_a_list_that_is_not_roots_is_refused(jetson: Host) -> None:
-    os.chmod(f"{jetson.path}{FOLDER}", 0o777)
-    assert "in a folder that others than root may write to" in refused(jetson)
-
-
-def test_a_list_that_is_no_file_too_large_or_no_text_is_refused(jetson: Host) -> None:
-    path = f"{FOLDER}/l4t.csv"
-    os.mkdir(jetson.path + path)
-    assert refused(jetson) == f"cannot read {path}: it is not a regular file of at most 1 MiB"
-    os.rmdir(jetson.path + path)
-    plant(jetson, path, b"\n" * ((1 << 20) + 1))
-    assert refused(jetson) == f"cannot read {path}: it is not a regular file of at most 1 MiB"
-    plant(jetson, path, b"dev, /dev/nvmap\n\nlib, /usr/\xff\n")
-    assert refused(jetson) == f"{path} is not UTF-8 text"
-
-
-def test_too_many_lists_or_entries_are_refused(jetson: Host) -> None:
-    plant(jetson, f"{FOLDER}/l4t.csv", "".join([f"dev, /dev/a{n}\n" for n in range(10_000)]))
-    assert refused(jetson) == f"{FOLDER} has more than 10000 entries"
-    for number in range(257):
-        plant(jetson, f"{FOLDER}/{number}.csv", "")
-    assert refused(jetson) == f"{FOLDER} has more than 256 CSV files"
 
 
 def test_a_host_without_any_of_the_devices_is_named_with_the_remedy(jetson: Host) -> None:
     jetson.devices = ()
     with pytest.raises(DriverError, match=f"none of the 3 devices that {FOLDER} names is there, such as /dev/nvmap"):
         platforms.platform_state(jetson, platform.TEGRA, everything=False)
-    plant(jetson, f"{FOLDER}/devices.csv", "")
-    assert refused(jetson) == f"the CSV files in {FOLDER} name no device"
 
 
 # Thor's own GPU, which NVIDIA's module drives, and another one on PCI.
