@@ -49,3 +49,31 @@ def entry(folder: Path, main: str = MAIN, library: Path = ROOT) -> Path:
     copy.write_text(text.replace(_LIBRARY, str(library)))
     copy.chmod(0o755)
     return copy
+
+
+AMD = '{"activation_flag": "OCI_AMD", "inventory": {}}'
+
+
+class Script:
+    """A script of hooks.d in a folder of its own, with settings, a vendor's file, a bundle and an interpreter there."""
+
+    def __init__(self, folder: Path, name: str, interpreter: str) -> None:
+        self.folder, self.bundle, self.settings = folder, folder / "bundle", folder / "settings.conf"
+        self.bundle.mkdir()
+        self.write("vendors/amd.json", AMD)
+        text = script(name)
+        for path, ours in (
+            ("/usr/bin/python3", self.write("bin/python", interpreter)),
+            ("/{etc,usr/local/share,usr/share}/oci-gpu-hook/vendors", str(folder / "vendors")),
+            ("/etc/oci-gpu-hook.conf", str(self.settings)),
+        ):
+            assert path in text
+            text = text.replace(path, ours)
+        self.program = Path(self.write(f"bin/{name}", text))
+
+    def write(self, name: str, text: str) -> str:
+        path = self.folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+        return str(path)

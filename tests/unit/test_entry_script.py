@@ -26,10 +26,10 @@ from oci_gpu_hook.request.selectors import KnownVendor
 from oci_gpu_hook.request.state import read_state
 from tests.unit import starts
 from tests.unit.examples import examples
+from tests.unit.starts import AMD
 
 ASKED = 99
 
-AMD = '{"activation_flag": "OCI_AMD", "inventory": {}}'
 KNOWN = (KnownVendor("OCI_AMD", "", "amd.json"),)
 
 INTERPRETER = f"""#!/bin/sh
@@ -46,33 +46,10 @@ class Said(NamedTuple):
     given: bytes
 
 
-class Script:
-    """The entry script in a folder of its own, with settings and a bundle there."""
-
-    def __init__(self, folder: Path) -> None:
-        self.bundle = folder / "bundle"
-        self.bundle.mkdir()
-        self.settings = folder / "settings.conf"
-        self.program = folder / "entry"
-        interpreter = folder / "python"
-        interpreter.write_text(INTERPRETER)
-        interpreter.chmod(0o755)
-        text = starts.script("oci-gpu-hook").replace("/usr/bin/python3", str(interpreter))
-        self.vendors = folder / "vendors"
-        self.vendors.mkdir()
-        places = "/{etc,usr/local/share,usr/share}/oci-gpu-hook/vendors"
-        assert places in text
-        text = text.replace(places, str(self.vendors))
-        self.vendor("amd", AMD)
-        self.program.write_text(text.replace("/etc/oci-gpu-hook.conf", str(self.settings)))
-        self.program.chmod(0o755)
-
+class Script(starts.Script):
     def config(self, text: str | bytes) -> None:
         data = text if isinstance(text, bytes) else text.encode(errors="surrogatepass")
         (self.bundle / "config.json").write_bytes(data)
-
-    def vendor(self, name: str, text: str) -> None:
-        (self.vendors / f"{name}.json").write_text(text)
 
     def state(self, **more: object) -> bytes:
         return json.dumps({"id": "c", "pid": 1, "bundle": str(self.bundle), **more}).encode()
@@ -93,7 +70,7 @@ class Script:
 
 @pytest.fixture()
 def script(tmp_path: Path) -> Script:
-    return Script(tmp_path)
+    return Script(tmp_path, "oci-gpu-hook", INTERPRETER)
 
 
 def config(*env: str, **more: Any) -> dict[str, Any]:
@@ -102,18 +79,14 @@ def config(*env: str, **more: Any) -> dict[str, Any]:
 
 def python_finds_a_request(state: bytes) -> bool:
     """What the hook would find; it refuses a broken input, which is no request."""
-    reading, writing = os.pipe()
     try:
-        os.write(writing, state)
-        os.close(writing)
-        read = read_state(reading)
+        with open(os.devnull) as stdin:
+            read = read_state(stdin.fileno(), state)
         bundle = read_bundle(read.bundle)
         inputs = sources.inputs_of(bundle, {**read.annotations, **bundle.annotations()})
         return sources.may_ask(inputs) or vendorrequest.asks(inputs, KNOWN)
     except HookError:
         return False
-    finally:
-        os.close(reading)
 
 
 @pytest.mark.parametrize("indent", [None, 1, "\t"])
@@ -182,7 +155,7 @@ def test_a_variable_that_no_vendors_file_names_needs_no_python(script: Script) -
     """Oracle's tools have variables of such names, on hosts with GPUs too."""
     script.config(json.dumps(config("OCI_RESOURCE_PRINCIPAL_VERSION=2.2", "OCI_AMD_X=1", "X_OCI_AMD=1")))
     assert script.start(script.state()) == (False, b"")
-    script.vendor("x", AMD.replace("AMD", "RESOURCE_PRINCIPAL_VERSION"))
+    script.write("vendors/x.json", AMD.replace("AMD", "RESOURCE_PRINCIPAL_VERSION"))
     assert script.start(script.state()).asked
 
 
@@ -195,7 +168,7 @@ def test_a_variable_that_no_vendors_file_names_needs_no_python(script: Script) -
 def test_a_vendors_file_that_is_not_plain_is_a_doubt(script: Script, text: str) -> None:
     script.config(json.dumps(config("OCI_Z=1")))
     assert not script.start(script.state()).asked
-    script.vendor("z", text)
+    script.write("vendors/z.json", text)
     assert script.start(script.state()).asked
 
 
@@ -203,11 +176,12 @@ def test_and_so_is_one_that_is_no_file_or_a_folder_that_cannot_be_listed(script:
     """As under SELinux, where a policy of an older release does not let the script: a pattern then fits nothing."""
     script.config(json.dumps(config("OCI_Z=1")))
     without = ("setpriv", "--bounding-set=-all", "--inh-caps=-all") if os.geteuid() == 0 else ()
+    vendors = script.folder / "vendors"
     for mode, asked in ((0o755, False), (0o311, True)):
-        script.vendors.chmod(mode)
+        vendors.chmod(mode)
         assert script.start(script.state(), before=without).asked == asked
-    script.vendors.chmod(0o755)
-    (script.vendors / "z.json").mkdir()
+    vendors.chmod(0o755)
+    (vendors / "z.json").mkdir()
     assert script.start(script.state()).asked
     script.config(json.dumps(config()))
     assert not script.start(script.state()).asked

@@ -51,33 +51,13 @@ class Said(NamedTuple):
     err: str
 
 
-class Script:
-    """The script in a folder of its own, with settings, runtimes and a bundle there."""
+class Script(starts.Script):
+    """With runtimes, and a /run of its own."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.bundle = folder / "bundle"
-        self.bundle.mkdir()
-        self.settings = folder / "settings.conf"
-        self.program = folder / "bin/oci-gpu-runtime"
-        self.log = folder / "log.json"
-        self.write("bin/python", INTERPRETER.replace("FOLDER", str(folder)))
-        self.real = self.write("bin/runc", REAL)
-        self.write("vendors/amd.json", hooks.AMD)
-        text = starts.script("oci-gpu-runtime").replace("/usr/bin/python3", str(folder / "bin/python"))
-        self.write(
-            "bin/oci-gpu-runtime",
-            text.replace("/etc/oci-gpu-hook.conf", str(self.settings))
-            .replace("/{etc,usr/local/share,usr/share}/oci-gpu-hook/vendors", str(folder / "vendors"))
-            .replace("?(/var)/run/*", f"{folder}/run/*"),
-        )
-
-    def write(self, name: str, text: str) -> str:
-        path = self.folder / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-        path.chmod(0o755)
-        return str(path)
+        super().__init__(folder, "oci-gpu-runtime", INTERPRETER.replace("FOLDER", str(folder)))
+        self.log, self.real = folder / "log.json", self.write("bin/runc", REAL)
+        self.program.write_text(self.program.read_text().replace("?(/var)/run/*", f"{folder}/run/*"))
 
     def start(self, *words: str, cwd: Path | None = None, env: Any = ()) -> Said:
         added = self.folder / "added"
