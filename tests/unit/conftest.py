@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all unit tests share: the command line; and how long an example of a property may take is not what they ask."""
+"""What all unit tests share: the command line, the umask; and no limit of time for an example of a property."""
 
 from __future__ import annotations
+
+import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -11,6 +14,14 @@ from tests.unit.program import Program
 
 settings.register_profile("unit", examples(deadline=None))
 settings.load_profile("unit")
+
+
+@pytest.fixture(autouse=True)
+def umask() -> Iterator[None]:
+    """What is planted is for all to read, as on a host; a test may set its own."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
 
 
 @pytest.fixture()

@@ -10,7 +10,6 @@ import errno
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +65,7 @@ class Step:
 
 
 @pytest.fixture()
-def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
 
     def enter(inside: int) -> str:
@@ -76,9 +75,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     monkeypatch.setattr(namespace, "enter", enter)
     monkeypatch.setattr(namespace, "leave", lambda home: found.append(f"leave {home}"))
     monkeypatch.setattr(namespace, "drop_privileges", lambda **_: found.append("drop"))
-    umask = os.umask(0o77)
-    yield found
-    os.umask(umask)
+    return found
 
 
 def run(root: Path, *operations: Operation) -> list[str]:

@@ -44,10 +44,8 @@ ACME: dict[str, Any] = {
 @pytest.fixture()
 def bare(tmp_path: Path) -> Node:
     """A host whose vendor has files and no device; tests/integration/test_cdi.py has devices."""
-    os.umask(0o022)
     tree = tmp_path / "tree"
     tree.mkdir()
-    tree.chmod(0o755)
     hosts.host(tree)
     made = cdi_engine.node(tree, tmp_path)
     hosts.plant(tree, "proc/devices", hosts.DEVICES.replace("\n\n", "\n240 acme\n\n", 1))

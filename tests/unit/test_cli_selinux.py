@@ -145,7 +145,6 @@ class Semodule:
         self.says, self._words, self.program = folder / "says", folder / "words", folder / "semodule"
         fails = f"[ ! -e {self.says} ] || {{ cat {self.says}; exit 1; }}"
         hosts.plant(folder, "semodule", f'#!/bin/sh\necho "$@" >>{self._words}\n{fails}\n')
-        self.program.chmod(0o755)
 
     def words(self) -> list[str]:
         """Those of each run."""

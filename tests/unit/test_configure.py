@@ -77,11 +77,8 @@ def test_docker_gets_what_was_asked_for_and_loses_it_again(program: Program, tre
 def test_a_file_that_only_we_have_filled_goes_with_it(program: Program, tree: Path, before: str | None) -> None:
     if before is not None:
         planted(tree, DOCKER, before)
-    old = os.umask(0o077)
-    try:
-        program(*words(tree, "docker"))
-    finally:
-        os.umask(old)
+    os.umask(0o077)
+    program(*words(tree, "docker"))
     file = tree / DOCKER
     text = '{\n    "runtimes": {\n        "oci-gpu-runtime": {\n            "path": "/usr/bin/oci-gpu-runtime"\n'
     assert file.read_text() == text + "        }\n    }\n}\n"

@@ -20,7 +20,7 @@ from oci_gpu_hook.node.gpus import driverlist
 from oci_gpu_hook.request import containercli, parse
 from oci_gpu_hook.request.selectors import Request
 from oci_gpu_hook.request.settings import Settings
-from tests.unit import cdi_engine
+from tests.unit import cdi_engine, hosts
 from tests.vocabulary.host import FACTS, plant
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -138,9 +138,7 @@ def test_only_what_is_mounted_elsewhere_too_is_the_hosts() -> None:
 )
 def test_doctor_says_what_the_callers_find(tmp_path: Path, program: str, level: str, says: str) -> None:
     for name in ("usr/share/lxc/hooks/nvidia", "usr/libexec/oci/hooks.d/oci-gpu-hook", "usr/bin/nvidia-cli.real"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("")
-        (tmp_path / name).chmod(0o755)
+        hosts.plant(tmp_path, name, "")
     if program:
         (tmp_path / "usr/bin/nvidia-container-cli").symlink_to(program)
     root, entry = HostRoot(str(tmp_path)), "/usr/libexec/oci/hooks.d/oci-gpu-hook"

@@ -24,7 +24,6 @@ VENDOR = {"activation_flag": "OCI_ACME", "driver_feature": ["a"], "inventory": {
 def host(tmp_path: Path) -> Path:
     """A vendor's file, and its folder: two good files below it, in folders of their own, and a link."""
     tmp_path.chmod(0o755)
-    umask = os.umask(0o022)
     for name in ("one/deep/a", "two/b"):
         file = tmp_path / FOLDER[1:] / name
         file.parent.mkdir(parents=True)
@@ -33,7 +32,6 @@ def host(tmp_path: Path) -> Path:
     for folder in (Path(FILE).parent, Path("/run")):
         (tmp_path / folder.relative_to("/")).mkdir(parents=True)
     (tmp_path / FILE[1:]).write_text(json.dumps(VENDOR))
-    os.umask(umask)
     return tmp_path
 
 

@@ -55,7 +55,6 @@ def plant_card(tree: Path, kind: str = "0x120000", vendor: str = "0x1de5", bus: 
 @pytest.fixture()
 def tree(tmp_path: Path) -> Path:
     """A host without NVIDIA's driver, with a card of ACME's, its library and its file."""
-    os.umask(0o022)
     tmp_path.chmod(0o755)
     plant(tmp_path, ACME, described())
     plant(tmp_path, "/proc/devices", "Character devices:\n240 acme\n")

@@ -24,11 +24,8 @@ def test_a_file_and_roots_new_folders_are_for_all_to_read(
     if mode == 0o700:
         monkeypatch.setattr(os, "geteuid", lambda: 1000)
     path = tmp_path / "a/b/x.prom"
-    old = os.umask(0o077)
-    try:
-        outputfile.write(str(path), "é\n")
-    finally:
-        os.umask(old)
+    os.umask(0o077)
+    outputfile.write(str(path), "é\n")
     assert path.read_text() == "é\n" and path.stat().st_mode & 0o7777 == 0o644
     assert {it.stat().st_mode & 0o777 for it in (path.parent, path.parents[1])} == {mode}
     assert os.listdir(path.parent) == ["x.prom"]

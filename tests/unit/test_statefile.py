@@ -37,9 +37,8 @@ def root(tmp_path: Path) -> HostRoot:
 
 
 def test_a_saved_file_is_one_that_all_may_read(root: HostRoot) -> None:
-    umask = os.umask(0o077)
+    os.umask(0o077)
     statefile.write(root, "name", b"more data")
-    os.umask(umask)
     assert statefile.read_file(root, "name") == b"more data"
     folder = Path(root.path, statefile.FOLDER[1:])
     assert [path.name for path in folder.iterdir()] == ["name"]

@@ -185,12 +185,9 @@ def host(tmp_path: Path) -> Path:
     hosts.host(host)
     hosts.plant(host, "etc/docker/daemon.json", '{"debug": true}\n')
     hosts.plant(host, "etc/oci-gpu-hook.conf", "swarm-resources = DOCKER_RESOURCE_FPGA\n")
-    program = tmp_path / "bin/oci-gpu-hook"
     hosts.plant(tmp_path, "bin/oci-gpu-hook", f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m oci_gpu_hook "$@"\n')
     # A restart of anything would be seen.
     hosts.plant(tmp_path, "bin/systemctl", "#!/bin/sh\necho restarted; exit 99\n")
-    for file in program.parent.iterdir():
-        file.chmod(0o755)
     return host
 
 

@@ -152,7 +152,6 @@ def test_the_registration_is_that_which_the_engine_takes(tmp_path: Path) -> None
         hosts.plant(tmp_path, f"{folder}/oci-gpu-hook.json", json.dumps(ours))
     assert containerstep._registration(host) == f"{folders[0]}/oci-gpu-hook.json"
     hosts.plant(tmp_path, "usr/bin/crio", "")
-    (tmp_path / "usr/bin/crio").chmod(0o755)
     for order in (folders, folders[::-1]):
         hosts.plant(tmp_path, "etc/crio/crio.conf", f"[crio.runtime]\nhooks_dir = {json.dumps(order)}\n")
         assert containerstep._registration(host) == f"{order[-1]}/oci-gpu-hook.json"

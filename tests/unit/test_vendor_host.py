@@ -30,7 +30,6 @@ FILE = "/usr/share/oci-gpu-hook/vendors/acme.json"
 
 @pytest.fixture()
 def tree(tmp_path: Path) -> Path:
-    os.umask(0o022)
     tmp_path.chmod(0o755)
     plant(tmp_path, FILE, "{}")
     plant(tmp_path, "/proc/devices", "Character devices:\n240 acme\n")
