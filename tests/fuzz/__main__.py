@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 
 from tests.fuzz import commands, targets
 from tests.fuzz.targets import check
-from tests.unit.linear import TooManySteps
+from tests.unit.bounded import TooManySteps
 
 # Far above what any example may take: only one that would take all of the machine's memory ends here.
 _ADDRESS_SPACE = 4 << 30

@@ -40,9 +40,8 @@ from oci_gpu_hook.request.state import State, read_state
 from oci_gpu_hook.runtime import create
 from oci_gpu_hook.vendors import folders, vendorfile, vendorrules
 from tests.unit import hosts, libcudas
-from tests.unit.bounded import MIB, peak
+from tests.unit.bounded import MIB, peak, steps
 from tests.unit.caches import parse
-from tests.unit.linear import steps
 from tests.unit.test_ldcache import cache
 from tests.unit.test_request_properties import CONFIGS, INPUTS, ITEMS, VALUES
 from tests.vocabulary.host import everything

@@ -26,8 +26,8 @@ from oci_gpu_hook.request.selectors import Request
 from oci_gpu_hook.request.words import VISIBLE_DEVICES
 from oci_gpu_hook.vendors.vendorhost import VendorState
 from oci_gpu_hook.vendors.vendorinventory import Vendor
+from tests.unit.bounded import is_linear
 from tests.unit.libcudas import ORIN, R575, library, note, said
-from tests.unit.linear import is_linear
 from tests.vocabulary.host import LAYOUT, everything
 
 COMPUTE = Request("env", ("1",), ("utility", "compute"))

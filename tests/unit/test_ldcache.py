@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 
 from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.formats.ldcache import MalformedCache, paths_of
-from tests.unit.bounded import MOST, peak
+from tests.unit.bounded import MOST, is_linear, peak, steps
 from tests.unit.caches import Row as Entry
 from tests.unit.caches import parse
-from tests.unit.linear import is_linear, steps
 
 X86_64 = 0x0303
 I386 = 0x0003

@@ -18,9 +18,8 @@ from oci_gpu_hook.request.settings import Settings
 from oci_gpu_hook.request.sources import Inputs, cdi_names
 from oci_gpu_hook.request.words import CAPABILITIES, DRIVER_CAPABILITIES, IMEX_CHANNELS
 from tests.unit.asking import LIST, MIG, MOUNTS, UUID, VISIBLE, annotated, env, listed
-from tests.unit.bounded import MIB, peak
+from tests.unit.bounded import MIB, is_linear, peak
 from tests.unit.examples import examples
-from tests.unit.linear import is_linear
 
 NAMES = st.sampled_from(
     ["all", "none", "void", "0", "0:1", "GPU-", UUID, f"{UUID}-2", MIG, f"MIG-{UUID}/1/0", "0000:07:00.0", "ALL", "x",

@@ -11,7 +11,7 @@ from oci_gpu_hook.errors import RequestError
 from oci_gpu_hook.planning import requirements
 from oci_gpu_hook.request.settings import Settings
 from tests.unit.asking import env, request_of
-from tests.unit.linear import is_linear
+from tests.unit.bounded import is_linear
 
 TESLA = ("8.0", "Tesla")
 HOPPER = ("9.0", "Nvidia")

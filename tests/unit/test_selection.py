@@ -22,7 +22,7 @@ from oci_gpu_hook.request.selectors import Request
 from oci_gpu_hook.request.settings import Settings
 from tests.unit import hosts
 from tests.unit.asking import by_environment
-from tests.unit.linear import is_linear
+from tests.unit.bounded import is_linear
 from tests.vocabulary.host import MIG_UUID, UUID, everything
 
 PLAIN = hosts.uuid(0)

@@ -21,7 +21,7 @@ from oci_gpu_hook.request.words import CAPABILITIES
 from tests import manual
 from tests.unit import hosts
 from tests.unit.asking import of_crio
-from tests.unit.linear import is_linear
+from tests.unit.bounded import is_linear
 from tests.unit.program import Program
 from tests.unit.test_sections import of
 
