@@ -41,8 +41,7 @@ from oci_gpu_hook.runtime import create
 from oci_gpu_hook.vendors import folders, vendorfile, vendorrules
 from tests.unit import hosts, libcudas
 from tests.unit.bounded import MIB, peak, steps
-from tests.unit.caches import parse
-from tests.unit.test_ldcache import cache
+from tests.unit.test_ldcache import cache, parse
 from tests.unit.test_request_properties import CONFIGS, INPUTS, ITEMS, VALUES
 from tests.vocabulary.host import everything
 

@@ -23,7 +23,7 @@ from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.kernel.mountinfo import MountLine
 from tests.unit import hosts
 from tests.unit.bounded import MIB, peak
-from tests.unit.caches import parse
+from tests.unit.test_ldcache import parse
 
 OURS = Entry(b"libcuda.so.1", b"/usr/lib64/libcuda.so.1", 0x303)
 THEIRS = Entry(b"liba.so.1", b"/usr/lib64/liba.so.1", 0x303)

@@ -7,7 +7,7 @@ import random
 import re
 import struct
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import pytest
@@ -17,8 +17,37 @@ from hypothesis import strategies as st
 from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.formats.ldcache import MalformedCache, paths_of
 from tests.unit.bounded import MOST, is_linear, peak, steps
-from tests.unit.caches import Row as Entry
-from tests.unit.caches import parse
+
+
+class Entry(NamedTuple):
+    """One library.
+
+    `hwcap` is the number in the file.  If of its bits above 41 only bit 62 is set, its lower half is an index into
+    `Cache.hwcaps`; the loader ignores an entry whose index is out of range.
+    """
+
+    soname: bytes
+    path: bytes
+    flags: int
+    osversion: int = 0
+    hwcap: int = 0
+
+
+class Cache(NamedTuple):
+    """A whole cache in file order; `hwcaps` are glibc-hwcaps subdirectories, such as "x86-64-v3"."""
+
+    entries: tuple[Entry, ...]
+    hwcaps: tuple[bytes, ...]
+
+
+def parse(data: bytes) -> Cache:
+    """All entries of a cache; MalformedCache if `data` is none, or empty."""
+    table = ldcache.parse_cache(data)
+    paths = [table.path(row) for row in range(len(table.names))]
+    rows = zip(table.names, paths, table.column(0), table.column(3), table.hwcaps())
+    hwcaps = [table.strings[start - table.base :].partition(b"\0")[0] for start in table.hwcap_names]
+    return Cache(tuple([Entry(*row) for row in rows]), tuple(hwcaps))
+
 
 X86_64 = 0x0303
 I386 = 0x0003

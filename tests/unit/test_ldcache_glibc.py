@@ -13,9 +13,7 @@ from pathlib import Path
 import pytest
 
 from oci_gpu_hook.formats import ldcache
-from tests.unit.caches import Row as Entry
-from tests.unit.caches import parse
-from tests.unit.test_ldcache import AARCH64, X86_64, merge, shuffled, unmarked
+from tests.unit.test_ldcache import AARCH64, X86_64, Entry, merge, parse, shuffled, unmarked
 
 _PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
 LDCONFIG = shutil.which("ldconfig", path=_PATH)
