@@ -18,6 +18,7 @@ from oci_gpu_hook.node.engines import installed
 from oci_gpu_hook.node.setup import daemonjson, enginefile
 from tests.unit import hosts
 from tests.unit.program import Program
+from tests.unit.test_jsontext import VALUES
 
 OURS = {"path": "/usr/bin/oci-gpu-runtime"}
 DOCKER = "etc/docker/daemon.json"
@@ -624,13 +625,6 @@ def test_a_drop_in_of_somebody_elses_stays(program: Program, tree: Path, engine:
 
 
 # daemon.json's text.
-
-VALUES = st.recursive(
-    st.none() | st.integers() | st.text(),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(), inner, max_size=2),
-    max_leaves=5,
-)
-
 
 @given(
     st.dictionaries(st.text(), VALUES, max_size=3),

@@ -22,6 +22,7 @@ from oci_gpu_hook.runtime import create, update
 from oci_gpu_hook.vendors import folders
 from tests.unit import starts
 from tests.unit.starts import ROOT
+from tests.unit.test_jsontext import VALUES
 
 HOOK = starts.ADDED
 OURS = json.loads(HOOK)
@@ -81,18 +82,13 @@ def test_a_cdi_specs_start_does_not_do_anothers_job(config: Path, env: str, more
     assert add(config, document)["hooks"] == {"createRuntime": [started, *more, *[OURS] * added]}
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=9) | st.floats(allow_nan=False, allow_infinity=False),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3),
-    max_leaves=9,
-)  # fmt: skip
 HOOKS = st.none() | st.dictionaries(
-    st.sampled_from(["prestart", "createRuntime", "poststop"]), st.none() | st.lists(JSON, max_size=2)
+    st.sampled_from(["prestart", "createRuntime", "poststop"]), st.none() | st.lists(VALUES, max_size=2)
 )
 
 
 @given(
-    st.dictionaries(st.text(max_size=9).filter("hooks".__ne__), JSON, max_size=3),
+    st.dictionaries(st.text(max_size=9).filter("hooks".__ne__), VALUES, max_size=3),
     st.none() | st.tuples(HOOKS),
     st.fixed_dictionaries(
         {"ensure_ascii": st.booleans(), "separators": st.sampled_from([None, (",", ":")])},
