@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -40,57 +41,50 @@ def host(tree: Path, **files: str) -> HostRoot:
 USUAL = ("/etc/cdi", "/run/cdi")
 PODMAN, ROOTFUL = "/etc/containers/containers.conf", "/etc/containers/containers.rootful.conf.d/1.conf"
 CRI = '[plugins."io.containerd.grpc.v1.cri"]\n'
+LATER = f"{PODMAN}.d/1.conf"
+ADDING = '[engine]\ncdi_spec_dirs = ["/a", {append = true}]\n'
+IMPORTING = {
+    CONTAINERD: f"imports = ['conf.d/*.toml']\n{CRI}enable_cdi = false\n",
+    "/etc/containerd/conf.d/1.toml": f"{CRI}enable_cdi = true\n",
+    "/etc/containerd/conf.d/2.toml": "imports = ['1.toml', '/etc/containerd/config.toml', '/no']\n",
+    "/etc/containerd/others/1.toml": f"{CRI}enable_cdi = false\n",
+}
+ODD = ["/a\0b", "/a\ud800", "x" * 5000, "/a" * 5000, "/ok"]
 
 
 @pytest.mark.parametrize(
-    ("files", "docker", "found"),
+    ("engine", "given", "folders", "file"),
     [
-        ({}, {}, {"podman": (USUAL, ""), "CRI-O": (USUAL, ""), "Docker": (USUAL, "")}),
-        (
-            {PODMAN: '[engine]\ncdi_spec_dirs = ["/a"]\n', CRIO: '[crio.runtime]\ncdi_spec_dirs = ["/var/run/cdi/"]\n'},
-            {"cdi-spec-dirs": ["/c"], "features": {"cdi": True}},
-            {"podman": (("/a",), PODMAN), "CRI-O": (("/run/cdi",), CRIO), "Docker": (("/c",), DOCKER)},
-        ),
+        *[(engine, {}, USUAL, "") for engine in ("podman", "CRI-O", "containerd", "Docker")],
+        ("podman", {PODMAN: "[engine"}, USUAL, ""),
+        ("podman", {PODMAN: '[engine]\ncdi_spec_dirs = ["/a"]\n'}, ("/a",), PODMAN),
         # A later file adds to the default, and to an earlier file.
-        (
-            {
-                PODMAN: '[engine]\ncdi_spec_dirs = ["/a", {append = true}]\n',
-                f"{PODMAN}.d/1.conf": '[engine]\ncdi_spec_dirs = ["/b"]\n',
-            },
-            {"features": {"cdi": False}, "cdi-spec-dirs": ["/c"]},
-            {"podman": ((*USUAL, "/a", "/b"), f"{PODMAN}.d/1.conf"), "Docker": ((), DOCKER)},
-        ),
-        ({CONTAINERD: f"{CRI}enable_cdi = false\n"}, {"cdi-spec-dirs": [""]}, {"containerd": ((), CONTAINERD)}),
-        (
-            {CONTAINERD: f'{CRI}enable_cdi = true\ncdi_spec_dirs = ["/d"]\n', PODMAN: "[engine"},
-            {"cdi-spec-dirs": "x", "features": 7},
-            {"containerd": (("/d",), CONTAINERD), "podman": (USUAL, ""), "Docker": (USUAL, "")},
-        ),
-        ({CONTAINERD: f"{CRI}cdi_spec_dirs = 7\n"}, {"cdi-spec-dirs": []}, {"containerd": (USUAL, "")}),
-        (
-            {
-                CONTAINERD: f"imports = ['conf.d/*.toml']\n{CRI}enable_cdi = false\n",
-                "/etc/containerd/conf.d/1.toml": f"{CRI}enable_cdi = true\n",
-                "/etc/containerd/conf.d/2.toml": "imports = ['1.toml', '/etc/containerd/config.toml', '/no']\n",
-                "/etc/containerd/others/1.toml": f"{CRI}enable_cdi = false\n",
-            },
-            {"cdi-spec-dirs": ["/a\0b", "/a\ud800", "x" * 5000, "/a" * 5000, "/ok"]},
-            {"containerd": (USUAL, ""), "Docker": (("/a\0b", "/a\ud800", "/ok"), DOCKER)},
-        ),
+        ("podman", {PODMAN: ADDING, LATER: '[engine]\ncdi_spec_dirs = ["/b"]\n'}, (*USUAL, "/a", "/b"), LATER),
+        ("CRI-O", {CRIO: '[crio.runtime]\ncdi_spec_dirs = ["/var/run/cdi/"]\n'}, ("/run/cdi",), CRIO),
+        ("containerd", {CONTAINERD: f"{CRI}enable_cdi = false\n"}, (), CONTAINERD),
+        ("containerd", {CONTAINERD: f'{CRI}enable_cdi = true\ncdi_spec_dirs = ["/d"]\n'}, ("/d",), CONTAINERD),
+        ("containerd", {CONTAINERD: f"{CRI}cdi_spec_dirs = 7\n"}, USUAL, ""),
+        ("containerd", IMPORTING, USUAL, ""),
+        ("Docker", {"cdi-spec-dirs": ["/c"], "features": {"cdi": True}}, ("/c",), DOCKER),
+        ("Docker", {"cdi-spec-dirs": "x", "features": 7}, USUAL, ""),
+        ("Docker", {"cdi-spec-dirs": []}, USUAL, ""),
+        ("Docker", {"cdi-spec-dirs": [""]}, (), DOCKER),
+        ("Docker", {"cdi-spec-dirs": ["/c"], "features": {"cdi": False}}, (), DOCKER),
+        ("Docker", {"cdi-spec-dirs": ODD}, ("/a\0b", "/a\ud800", "/ok"), DOCKER),
     ],
 )
 def test_where_each_engine_looks_for_cdi_specs(
-    tmp_path: Path, files: dict[str, str], docker: dict[str, object], found: dict[str, object]
+    tmp_path: Path, engine: str, given: dict[str, Any], folders: tuple[str, ...], file: str
 ) -> None:
+    files, docker = ({}, given) if engine == "Docker" else (given, None)
     root = host(tmp_path, **files)
     hosts.plant(tmp_path, "/usr/bin/containerd", "")
     (tmp_path / "run/cdi").mkdir(parents=True)
     (tmp_path / "var").mkdir()
     (tmp_path / "var/run").symlink_to("/run")
     readers = {it.name: (it.folders, it.folders_file) for it in installed.find_readers(root, docker, DOCKER)}
-    assert {name: readers[name] for name in found} == found
-    without = installed.find_readers(root, None, "")
-    assert [it.name for it in without] == ["podman", "CRI-O", "containerd"]
+    assert readers[engine] == (folders, file)
+    assert [*readers] == ["podman", "CRI-O", "containerd", *["Docker"] * (docker is not None)]
 
 
 def test_engines_and_shims_are_found_in_their_files(tmp_path: Path) -> None:
