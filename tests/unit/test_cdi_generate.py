@@ -168,24 +168,6 @@ def test_a_fifo_that_comes_meanwhile_is_not_waited_for(tmp_path: Path, monkeypat
         command.write(str(tmp_path / "nvidia.yaml"), {})
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "sentence"),
-    [
-        (["--capabilities", "all,\x1b[2J"], 2, "unknown capability '\\x1b[2J'"),
-        (["--capabilities", ""], 2, "--capabilities names no capability"),
-        (["--hook", "/a\nb"], 2, "--hook is '/a\\nb'"),
-        (["--output", "/"], 2, "not a file name"),
-        (["--output", "/dev/null/x.yaml"], 7, "cannot write /dev/null/x.yaml: Not a directory"),
-        (["--output", ""], 2, "--output is empty"),
-        (["--config", "/nowhere"], 4, "/nowhere"),
-    ],
-)
-def test_a_mistake_is_one_sentence_with_its_code(
-    program: Program, host: Node, words: list[str], code: int, sentence: str
-) -> None:
-    assert sentence in program.mistake(code, *generate(host, *words))
-
-
 def test_a_spec_has_what_the_administrator_allows(program: Program, host: Node, tmp_path: Path) -> None:
     (tmp_path / "settings").write_text("allowed-capabilities = utility, compute\n")
     limited = host._replace(settings=tmp_path / "settings")

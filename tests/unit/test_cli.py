@@ -6,6 +6,7 @@ from __future__ import annotations
 import configparser
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -106,27 +107,19 @@ def test_a_user_namespace_in_the_config_binds_the_nodes(
     assert {bool(item["source"]) for item in operations if item["op"] == "device"} == {is_users}
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "sentence"),
-    [
-        (["plan"], 2, "give --bundle, or --image-root"),
-        (["plan", "--bundle", ".", "--image-root", "."], 2, "--image-root and --env"),
-        (["plan", "--image-root", ".", "--pid", "7"], 2, "--image-root and --env"),
-        (["plan", "--image-root", "/nowhere"], 2, "'/nowhere' does not exist"),
-        (["plan", "--image-root", ".", "--env", "NVIDIA_VISIBLE_DEVICES"], 2, "which is not NAME=VALUE"),
-        (["plan", "--bundle", "/nowhere"], 3, "cannot open /nowhere/config.json"),
-        (["inventory", "watch", "--cdi-spec", "/run/cdi/"], 2, "which is not a file name"),
-        (["inventory", "refresh", "--nvml-timeout", "nan"], 2, "nan is not a number of seconds"),
-        (["flags"], 2, "missing argument '{docker|podman|lxc|nspawn}'. Choose from: docker, podman, lxc, nspawn"),
-        (["nonsense"], 2, "no such command 'nonsense'"),
-        (["info", "--settings", "--vendors"], 2, "--settings, --vendors and --vendor exclude one another"),
-        (["cdi", "generate", "--kind", "tpu"], 2, "invalid value for '--kind'"),
-        (["info", "--host-root", "/nowhere"], 2, "cannot open --host-root /nowhere"),
-        (["info", "--host-root", "/usr/share"], 6, "this host has no NVIDIA driver"),
-    ],
-)
-def test_a_mistake_is_one_sentence_with_its_code(program: Program, words: list[str], code: int, sentence: str) -> None:
-    assert sentence in program.mistake(code, *words)
+# A row: the code and the words of a command, HOST for a host's root; and what is said of a mistake in them.
+MISTAKES = [row.split("\n") for row in (ROOT / "tests/data/mistakes.txt").read_text().strip().split("\n\n")]
+
+
+@pytest.mark.parametrize(("line", "sentence"), MISTAKES)
+def test_a_mistake_is_one_sentence_with_its_code(
+    program: Program, host: Path, monkeypatch: pytest.MonkeyPatch, line: str, sentence: str
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    before = sorted(host.rglob("*"))
+    code, *words = shlex.split(line.encode().decode("unicode_escape"))
+    assert sentence in program.mistake(int(code), *[word.replace("HOST", str(host)) for word in words])
+    assert sorted(host.rglob("*")) == before
 
 
 @pytest.mark.parametrize(

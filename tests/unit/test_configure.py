@@ -259,27 +259,6 @@ def test_without_such_a_folder_it_is_in_the_home(program: Program, tree: Path, m
     assert program(*words(tree, "docker", "--user")) == "wrote /h/.config/docker/daemon.json\n"
 
 
-@pytest.mark.parametrize(
-    ("given", "why"),
-    [
-        (("docker", "--name", "runc"), "--name is 'runc', which cannot name our runtime"),
-        (("docker", "--name", ""), "--name is '', which"),
-        (("docker", "--name", 'a"]\n[x'), "which cannot name our runtime"),
-        (("containerd", "--name", "io.containerd.kata.v2"), "which cannot name our runtime"),
-        (("containerd", "--user"), "containerd has no --user"),
-        (("crio", "--set-as-default"), "crio has no --set-as-default"),
-        (("podman", "--cdi"), "podman has no --cdi"),
-        (("podman", "--name", "nvidia"), "podman has no --name"),
-        (("lxc",), "'lxc' is not one of 'podman', 'crio', 'docker', 'containerd'"),
-        (("docker", "--user"), "you are root (run it as that user)"),
-    ],
-)
-def test_wrong_words(program: Program, tree: Path, monkeypatch: pytest.MonkeyPatch, given: Any, why: str) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert why in program.mistake(2, *words(tree, *given))
-    assert os.listdir(tree) == ["run"]
-
-
 # Drop-ins.
 
 IMPORTS = 'imports = ["/etc/containerd/conf.d/*.toml"]\n'

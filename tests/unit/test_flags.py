@@ -121,22 +121,3 @@ def test_lines_of_lxc_are_exchanged_for_new_ones() -> None:
 def test_a_configuration_that_is_not_there_is_not_made(program: Program, tree: Path) -> None:
     said = program.mistake(2, *command(tree, "lxc", "--write", "/var/lib/lxc/typo/config", 0))
     assert "config' is not there" in said and not (tree / "var/lib/lxc").exists()
-
-
-@pytest.mark.parametrize(
-    ("words", "why"),
-    [
-        (("docker", "7"), "unknown device '7': this host has indices 0, 1"),
-        (("docker", "x"), "'x' is not a GPU's name"),
-        (("docker", "0:1"), "MIG"),
-        (("docker", "all", "0"), "'all' cannot be given with other devices"),
-        (("docker", "\x1b[31m"), "is not a GPU's name"),
-        (("docker", hosts.uuid(9)), "unknown device"),
-        (("podman", "--way", "gpus"), "podman has no --way gpus (it has hook, cdi)"),
-        (("docker", "--write", "x"), "docker has no --write"),
-        (("nspawn",), "nspawn needs --directory"),
-        (("lxd",), "lxd"),
-    ],
-)
-def test_what_is_not_there_is_refused(program: Program, tree: Path, words: tuple[str, ...], why: str) -> None:
-    assert why in program.mistake(2, *command(tree, *words))

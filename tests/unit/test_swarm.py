@@ -133,15 +133,6 @@ def test_on_a_full_disk(program: Program, tree: Path, monkeypatch: pytest.Monkey
     assert left(tree) == ["daemon.json"] if there else not folder.exists()
 
 
-def test_only_a_name_is_a_name(program: Program, tree: Path) -> None:
-    for name in ("", "a=b", "-x", "a b", "x" * 64):
-        assert "not a resource's name" in program.mistake(2, *words(tree, name=name))
-    for shares in ("0", "101", "x"):
-        program.mistake(2, *words(tree, "--shares", shares))
-    program.mistake(2, *words(tree, "--remove"))
-    program.mistake(2, "configure", "docker", "--shares", 2)
-
-
 # What a task makes of its share.
 
 
