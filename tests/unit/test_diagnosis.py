@@ -202,21 +202,8 @@ def judged(specs: tuple[SpecFile, ...], why: str = "", fix: str = speccheck.AGAI
     return [*speccheck.unread(specs), *speccheck.compared(specs, "580.1", lambda spec: (why, fix))]
 
 
-OUR_SPEC = """{"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [
-    {"name": "0", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia1"}]}}],
-"containerEdits": {"hooks": [{"args": ["oci-gpu-hook", "createRuntime", "--cdi", "compute"]}]}}"""
-THEIR_SPEC = """cdiVersion: 0.5.0
-containerEdits:
-  hooks:
-  - path: /usr/bin/nvidia-cdi-hook
-  mounts:
-  - hostPath: /usr/lib64/libcuda.so.580.1
-devices: # all
-- name: all
-kind: nvidia.com/gpu
-"""
-JSON_SPEC = """{"kind": "nvidia.com/gpu", "devices": [{"name": 4}, 7],
-"containerEdits": {"mounts": [{"hostPath": "/usr/lib64/libcuda.so.580.1"}]}}"""
+SPECS = Path(__file__).parents[1] / "data/specs"
+OUR_SPEC, THEIR_SPEC, JSON_SPEC = [(SPECS / it).read_text() for it in ("ours.json", "theirs.yaml", "theirs.json")]
 
 
 def planted(tree: Path, *texts: str) -> tuple[SpecFile, ...]:
