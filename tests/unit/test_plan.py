@@ -150,13 +150,6 @@ def test_no_access_has_mknod_and_every_mount_forbids_setuid_and_devices(host: Dr
             assert {"nosuid", "nodev"} <= set(operation.options)
 
 
-def test_params_forbid_making_nodes_and_keep_the_rest(host: DriverInventory) -> None:
-    folder, tmpfs = [operation for operation in made(host).operations if isinstance(operation, Tmpfs)]
-    assert (folder.path, tmpfs.path) == ("/usr/local/nvidia", "/proc/driver/nvidia")
-    params = {name: content for name, content, _ in tmpfs.files}["params"]
-    assert params == hosts.PARAMS.replace("ModifyDeviceFiles: 1", "ModifyDeviceFiles: 0")
-
-
 def test_a_library_that_is_cut_off_stops_only_what_needs_it(tmp_path: Path) -> None:
     """As one of another version does, and a module that is not loaded: see tests/integration/test_faults.py."""
     root = hosts.host(tmp_path)

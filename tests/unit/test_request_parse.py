@@ -171,13 +171,6 @@ def test_capabilities_that_are_not_allowed() -> None:
     )
 
 
-@pytest.mark.parametrize(("value", "everything"), [("csv-mounts=all", True), ("base-only", False)])
-def test_what_a_jetson_goes_by_requires_nothing_of_a_driver(value: str, everything: bool) -> None:
-    found, notes = parse_request(env(NVIDIA_REQUIRE_JETPACK=value), Settings())
-    assert found is not None and found.requirements == () and notes == ()
-    assert found.jetpack_all is everything
-
-
 def test_the_nodes_that_an_engine_has_injected_are_the_request() -> None:
     own = ("/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap30", "/dev/dri/card0")
     inputs = Inputs({VISIBLE: "void", "NVIDIA_REQUIRE_CUDA": "cuda>=12"})

@@ -133,7 +133,8 @@ INJECTED = (
     Row("2.2", "IPC: CDI", lambda: _by_cdi_too("/var/run/nvidia-fabricmanager/socket")),
     Row("2.2", "Firmware", lambda: _comes(f"/lib/firmware/nvidia/{hosts.VERSION}/gsp_ga10x.bin", "utility")),
     Row("2.2", "procfs overlay",
-        lambda: any("ModifyDeviceFiles: 0" in content for _, content, _ in _tmpfs("/proc/driver/nvidia").files)),
+        lambda: {name: content for name, content, _ in _tmpfs("/proc/driver/nvidia").files}["params"]
+            == hosts.PARAMS.replace("ModifyDeviceFiles: 1", "ModifyDeviceFiles: 0")),
     Row("2.2", "per GPU procfs", lambda: "/proc/driver/nvidia/gpus/0000:08:00.0" in targets("1")),
     Row("2.2", "MIG procfs",
         lambda: {f"/proc/driver/nvidia/capabilities/gpu1/mig/gi1/{name}" for name in ("access", "ci0/access")}

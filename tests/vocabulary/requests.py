@@ -100,8 +100,8 @@ IN_REQUEST = (
     Row("1.1", "`NVIDIA_REQUIRE_*`",
         lambda: _gpu(NVIDIA_REQUIRE_X="driver>1", NVIDIA_REQUIRE_Y="cuda>1").requirements == ("driver>1", "cuda>1")),
     Row("1.1", "`NVIDIA_REQUIRE_JETPACK`",
-        lambda: _gpu(NVIDIA_REQUIRE_JETPACK="csv-mounts=all").jetpack_all
-            and not _gpu(NVIDIA_REQUIRE_JETPACK="csv-mounts=some").jetpack_all),
+        lambda: _gpu(NVIDIA_REQUIRE_JETPACK="csv-mounts=all") == _gpu()._replace(jetpack_all=True)
+            and _gpu(NVIDIA_REQUIRE_JETPACK="base-only") == _gpu()),
     Row("1.1", "`NVIDIA_DISABLE_REQUIRE`",
         lambda: not _gpu(NVIDIA_REQUIRE_CUDA="cuda>=99", NVIDIA_DISABLE_REQUIRE="True").requirements
             and bool(_gpu(NVIDIA_REQUIRE_CUDA="cuda>=99", NVIDIA_DISABLE_REQUIRE="yes").requirements)),
