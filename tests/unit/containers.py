@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from oci_gpu_hook.container.devicecgroup import DeviceCgroup
 from oci_gpu_hook.container.layout import GLIBC, MUSL, Layout
@@ -80,6 +81,14 @@ def contained(rootfs: Path) -> Iterator[int]:
         assert process.stdout.readline() == b"\n"
         yield process.pid
         process.stdin.close()
+
+
+def at_stage(command: list[str], bundle: Path, **how: Any) -> tuple[int, str, str]:
+    """How a command ends that a runtime starts as a hook of this bundle's container, and what it says."""
+    with contained(bundle / "rootfs") as pid:
+        state = json.dumps({"id": "c", "pid": pid, "bundle": str(bundle)})
+        ran = subprocess.run(command, input=state, capture_output=True, text=True, env={}, **how)
+    return ran.returncode, ran.stdout, ran.stderr
 
 
 # A user whose files a test can make: this one, or as root any other.

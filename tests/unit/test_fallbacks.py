@@ -6,7 +6,6 @@ Each runs in an interpreter of its own, on whichever Python runs these tests.
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import typing
@@ -17,7 +16,7 @@ import pytest
 
 from oci_gpu_hook import record
 from tests.unit import hosts, starts
-from tests.unit.containers import contained, write_bundle
+from tests.unit.containers import at_stage, write_bundle
 
 pytestmark = pytest.mark.pythons
 
@@ -120,13 +119,8 @@ def test_without_a_private_module_the_public_one_does_the_same(module: str, how:
     assert module != "_json" or usual.count("refused") == 8
 
 
-def started(spoil: str, bundle: Path, *words: str) -> tuple[int, str]:
-    """How a start ends, and what it says."""
-    with contained(bundle / "rootfs") as pid:
-        state = json.dumps({"id": "c", "pid": pid, "bundle": str(bundle)})
-        command = starts.command(f"{spoil}\n{starts.MAIN}", "createRuntime", *words)
-        ran = subprocess.run(command, input=state, capture_output=True, text=True, env={})
-    return ran.returncode, ran.stderr
+def started(spoil: str, bundle: Path, *words: str) -> tuple[int, str, str]:
+    return at_stage(starts.command(f"{spoil}\n{starts.MAIN}", "createRuntime", *words), bundle)
 
 
 @pytest.mark.parametrize("module", ["_json", "_ctypes"])
@@ -138,13 +132,13 @@ def test_a_whole_start_is_the_same(tmp_path: Path, module: str) -> None:
     spoil = f"import sys, {public}\n{EMPTY.format(module=module)}"
     usual, without = [started(first, bundle, "--host-root", str(tmp_path / "host")) for first in ("", spoil)]
     assert usual == without
-    assert usual[0] == 5 and usual[1].startswith("oci-gpu-hook: unknown device '7'")
+    assert usual[:2] == (5, "") and usual[2].startswith("oci-gpu-hook: unknown device '7'")
 
 
 def test_a_python_without_any_ctypes_is_one_sentence(tmp_path: Path) -> None:
     """Then no system call of ours can be made, and the container must not start without its GPU."""
     bundle = write_bundle(tmp_path, "NVIDIA_VISIBLE_DEVICES=0")
-    status, said = started(f"import sys\n{MISSING.format(module='_ctypes')}", bundle)
+    status, _, said = started(f"import sys\n{MISSING.format(module='_ctypes')}", bundle)
     assert status and said.count("\n") == 1 and "_ctypes" in said, said
 
 

@@ -7,7 +7,6 @@ Each module costs every start on every node; a change that adds one changes a li
 from __future__ import annotations
 
 import ast
-import json
 import marshal
 import runpy
 import shutil
@@ -24,7 +23,7 @@ from oci_gpu_hook.driver import proc
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.vendors import folders
 from tests.unit import hosts, starts
-from tests.unit.containers import contained, write_bundle
+from tests.unit.containers import at_stage, write_bundle
 from tests.unit.test_contracts import PACKAGE, imported, source
 
 pytestmark = pytest.mark.pythons
@@ -60,17 +59,10 @@ class Run:
     """A stage: its exit code, our modules that were loaded, those of them with a file, and all others."""
 
     def __init__(self, library: Path, bundle: Path, *options: str) -> None:
-        with contained(bundle / "rootfs") as pid:
-            state = {"id": "c", "pid": pid, "bundle": str(bundle)}
-            ran = subprocess.run(
-                starts.command(REPORT, "createRuntime", *options, library=library),
-                input=json.dumps(state).encode(),
-                capture_output=True,
-                env={},
-            )
-        assert ran.returncode == 0, ran.stderr.decode()
-        status, *lists = ran.stdout.decode().rstrip("\n").split(" ")
-        self.status, self.said = int(status), ran.stderr.decode()
+        code, out, self.said = at_stage(starts.command(REPORT, "createRuntime", *options, library=library), bundle)
+        assert code == 0, self.said
+        status, *lists = out.rstrip("\n").split(" ")
+        self.status = int(status)
         self.modules, self.files, self.others = [set(filter(None, names.split(","))) for names in lists]
 
 

@@ -23,7 +23,7 @@ from oci_gpu_hook.changes import scope
 from oci_gpu_hook.formats import scopeunit
 from oci_gpu_hook.node.setup import cdispec
 from tests.unit import starts
-from tests.unit.containers import contained, write_bundle
+from tests.unit.containers import at_stage, write_bundle
 from tests.unit.starts import ROOT
 
 pytestmark = pytest.mark.pythons
@@ -136,10 +136,8 @@ def test_no_module_comes_from_the_bundle(tmp_path: Path, main: str, devices: str
     (tmp_path / "host").mkdir()
     # With an option the entry script leaves the state where it is: both ways are to be seen.
     for options in ([], ["--host-root", str(tmp_path / "host")]):
-        command = [starts.entry(tmp_path, main), "createRuntime", *options]
-        with contained(bundle / "rootfs") as pid:
-            state = json.dumps({"id": "c", "pid": pid, "bundle": str(bundle)}).encode()
-            code, _, said = run(command, input=state, cwd=bundle)
+        command = [str(starts.entry(tmp_path, main)), "createRuntime", *options]
+        code, _, said = at_stage(command, bundle, cwd=bundle)
         assert not (bundle / "found").exists(), (bundle / "found").read_text()
         assert code == (1 if main == FAILS else code), said
         assert ("Traceback" in said) == (main == FAILS), said
