@@ -34,7 +34,6 @@ ALONE = "would leave this container alone"
 def host(tmp_path: Path) -> Path:
     tree = tmp_path / "host"
     hosts.host(tree, gpus=8)
-    (tree / "run").mkdir(exist_ok=True)
     return tree
 
 

@@ -106,13 +106,11 @@ def test_other_resources_stay(program: Program, tree: Path) -> None:
     assert "would give that GPU away twice" in program.err
 
 
-@pytest.mark.parametrize(
-    ("text", "why"), [(f'{{"{KEY}": "GPU=1"}}', "is not a list"), (f'{{"{KEY}": [1]}}', "is not a list")]
-)
-def test_resources_that_dockerd_would_not_read_are_refused(program: Program, tree: Path, text: str, why: str) -> None:
+@pytest.mark.parametrize("text", [f'{{"{KEY}": "GPU=1"}}', f'{{"{KEY}": [1]}}'])
+def test_resources_that_dockerd_would_not_read_are_refused(program: Program, tree: Path, text: str) -> None:
     file = tree / "etc/docker/daemon.json"
     file.write_text(text)
-    assert why in program.mistake(4, *words(tree))
+    assert "is not a list" in program.mistake(4, *words(tree))
     assert file.read_text() == text and left(tree) == ["daemon.json"]
 
 

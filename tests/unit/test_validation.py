@@ -83,8 +83,7 @@ def test_the_kernel_is_one_that_old_drivers_compile() -> None:
 
 @pytest.fixture()
 def root(tmp_path: Path) -> HostRoot:
-    hosts.host(tmp_path, gpus=2)
-    return HostRoot(str(tmp_path))
+    return hosts.host(tmp_path)
 
 
 def facts_of(root: HostRoot) -> Facts:
