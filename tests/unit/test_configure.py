@@ -605,6 +605,7 @@ def test_a_drop_in_of_somebody_elses_stays(program: Program, tree: Path, engine:
 
 # daemon.json's text.
 
+
 @given(
     st.dictionaries(st.text(), VALUES, max_size=3),
     st.none() | st.dictionaries(st.text(), VALUES, max_size=2),

@@ -274,6 +274,7 @@ def test_a_daemon_json_of_any_shape_is_no_fault(tree: Path, runtimes: str) -> No
 
 # --- TOML: a text is a document, or there is one line that says why not; and some Pythons have no parser
 
+
 @pytest.mark.parametrize(
     "data",
     [b"[", b"a = 1\na = 2", b"\xff", b"a = " + b"[" * 100_000, "é".encode(), b"a = '\x1b[2J'", b"a = " + b"1" * 5000],

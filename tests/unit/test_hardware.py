@@ -309,6 +309,7 @@ def test_watch_saves_vendors_anew_once_something_changes(
 
 # --- what `doctor` says of them: each fault with the command that fixes it
 
+
 def said(capsys: pytest.CaptureFixture[str], tree: Path) -> list[tuple[str, str, str, str]]:
     cli.main(["doctor", "--json", "--host-root", str(tree)])
     found = json.loads(capsys.readouterr().out)["findings"]

@@ -214,6 +214,7 @@ def test_the_record_is_read_as_it_was_written_and_a_damaged_one_is_none(root: Ho
 
 # --- what is done in a child process, and what a Python of its own says: answers, errors, and its end before either
 
+
 def test_the_answer_of_several_steps_and_an_error_for_people_are_the_same_here() -> None:
     def work(done: object) -> list[str]:
         done()  # type: ignore[operator]
