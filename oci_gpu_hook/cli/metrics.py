@@ -62,7 +62,8 @@ def metrics(write: bool, remove: bool, gpus: bool, timeout: float, config: str |
             if write:
                 counters.turn()
             elif not counters.are_on():
-                click.echo("oci-gpu-hook: no start counts: set 'metrics', run 'oci-gpu-hook metrics --write'", err=True)
+                hint = "set 'metrics', and run 'oci-gpu-hook metrics --write'"
+                click.echo(f"oci-gpu-hook: hooks do not count starts yet: {hint}", err=True)
             _put(file if write else "", counters.exposition(counters.added_up()))
 
 
