@@ -126,10 +126,11 @@ def memory_of(
     if process is not None and process.is_caller:
         cgroup = DeviceCgroup(reason="a call without --pid names no cgroup")
     library = ""
-    if settings.gpu_memory_by == "nvml":
+    # A host of other vendors' devices alone has no such driver.
+    if settings.gpu_memory_by == "nvml" and request.words():
         known = drivers.known_inventory(host, settings.driver_root)
-        named = [it for it in (known.libraries if known else ()) if it.soname == "libnvidia-ml.so.1" and it.bits == 64]
-        library = named[0].path if named else ""
+        libraries = known.libraries if known else ()
+        library = next((it.path for it in libraries if it.soname == "libnvidia-ml.so.1" and it.bits == 64), "")
     # For one that only watches, and is not counted, nothing is reserved.
     is_uncounted = request.capabilities == ("utility",) and not settings.count_watchers and not request.vendors
     needed, regions = 0 if is_uncounted else request.memory_request, read_regions(host)

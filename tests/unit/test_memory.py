@@ -25,7 +25,7 @@ from oci_gpu_hook.container import devicecgroup, memoryregion
 from oci_gpu_hook.container.devicecgroup import DeviceCgroup
 from oci_gpu_hook.container.process import Process
 from oci_gpu_hook.container.rootfs import Rootfs
-from oci_gpu_hook.errors import ConfigError, RequestError
+from oci_gpu_hook.errors import ConfigError, DriverError, RequestError
 from oci_gpu_hook.host import leases
 from oci_gpu_hook.host.leases import Lease
 from oci_gpu_hook.host.root import HostRoot
@@ -172,6 +172,14 @@ def test_for_who_is_not_counted_nothing_is_reserved(tmp_path: Path) -> None:
         settings = Settings(gpu_holders=1, count_watchers=counts)
         found = memoryshare.memory_of(asked, settings, HostRoot(str(tmp_path)), None, DeviceCgroup())
         assert found.needed == needed
+
+
+def test_for_other_vendors_devices_no_driver_of_nvidias_is_needed(tmp_path: Path) -> None:
+    part = Request("env", ("0",), flag="OCI_X")
+    with HostRoot(str(tmp_path)) as host:
+        for asked in (Request("", (), vendors=(part,)), Request("env", ("0",))):
+            with pytest.raises(DriverError) if asked.devices else contextlib.nullcontext():
+                assert memoryshare.memory_of(asked, BY_NVML, host, None, CGROUP).library == ""
 
 
 def test_each_device_is_limited_and_one_of_several_regions_in_all_of_them_together() -> None:
