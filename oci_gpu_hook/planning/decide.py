@@ -64,7 +64,7 @@ def decide(
         request, provision = start.given(request, provide)
     else:
         provision = provide(request)
-    provision = memory.limited(provision) if memory else provision
+        provision = memory.limited(provision) if memory else provision
     if spec is not None:
         from oci_gpu_hook.planning import meanings
 

@@ -60,8 +60,9 @@ class Memory(NamedTuple):
         capacity, path = sum(self.regions_of(held).values()), self.cgroup.path or CGROUP_ROOT
         untold = _NO_DMEM if self.regions is None else "its driver has not told the kernel's dmem controller of it"
         if most is None:
-            is_lost = self.holders and self.need_of(held) and not capacity and not is_mig
-            return f"no memory of {held.title()} can be reserved: {untold}" if is_lost else ""
+            need = self.need_of(held) if self.holders and not is_mig else 0
+            why = f"{need // MIB} MiB are more than its {capacity // MIB}" if capacity else untold
+            return f"no memory of {held.title()} can be reserved: {why}" if need > capacity else ""
         # Only dmem tells a size.
         by_nvml = bool(self.library) and "=" not in held.key and not capacity
         needs_size = self.ceiling == SHARE or (self.needed and self.holders)
@@ -106,8 +107,8 @@ class Memory(NamedTuple):
                 why = f"the memory that the nodes of {flag} lead to cannot be limited: its file names no single device"
                 raise RequestError(why, _ELSEWHERE)
         lowest, notes = min([self.limit_of(held) or 0 for held in devices], default=self.limit), provision.notes
-        if self.limit and not provision.holds:
-            notes += (f"{MEMORY_LIMIT} limits nothing: the container has no device",)
+        if self.limit and not devices:
+            notes += (f"{MEMORY_LIMIT} limits nothing: the container has no device with memory",)
         elif lowest < self.limit:
             notes += (f"{MEMORY_LIMIT} is {self.limit // MIB}, and gpu-memory allows {lowest // MIB} MiB",)
         reason = f"{MEMORY_LIMIT}={self.limit // MIB}" if lowest == self.limit else "the setting gpu-memory"

@@ -68,6 +68,8 @@ class Start(NamedTuple):
                 raise DriverError("; ".join(notes[:MAX_SHOWN]), _UNHEALTHY)
             request, notes = request._replace(devices=tuple(left)), [f"left out: {it}" for it in notes]
             provision = provide(request)
+        # What cannot be limited is refused before it is leased.
+        provision = self.memory.limited(provision) if self.memory else provision
         most, of_nvidia = self.settings.gpu_holders, self._most(request)
         counted = tuple([it for it in provision.holds if of_nvidia or "=" in it.key])
         if most and not {*chosen}.issuperset(counted):

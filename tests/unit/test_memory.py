@@ -210,6 +210,7 @@ def test_each_device_is_limited_and_one_of_several_regions_in_all_of_them_togeth
         (made(0, GIB, 0, 2, None), ONE, "no memory of GPU 0 can be reserved: this kernel has no dmem controller"),
         (made(0, GIB, 0, 2), of_vendor("0"), "no memory of OCI_X device 0 can be reserved: its driver has not told"),
         (by_nvml(0, GIB, 0, 2), ONE, "no memory of GPU 0 can be reserved"),
+        (made(0, 17 * GIB, 0, 2), ONE, "no memory of GPU 0 can be reserved: 17408 MiB are more than its 16384"),
         (by_nvml(GIB), MIG, "MIG device 0:0 .* memory of its own"),
         (by_nvml(GIB), of_vendor("0"), "OCI_X device 0 cannot be limited: this kernel has no dmem controller"),
     ],
@@ -243,6 +244,7 @@ def test_a_network_adapter_has_no_memory_to_limit(tmp_path: Path) -> None:
             with pytest.raises(RequestError) if is_limited else contextlib.nullcontext():
                 found = made(GIB, GIB, 0, 2)._replace(host=host)
                 assert found.limited(adapter).operations == ()
+                assert "limits nothing: the container has no device with memory" in found.limited(adapter).notes[0]
                 (held,) = adapter.holds
                 assert placement._pick(AnyOf(1), [Candidate(held)], [], 2, {}, found) == [Candidate(held)]
                 assert found.need_of(held) == 0
@@ -563,8 +565,10 @@ def test_a_start_leases_what_it_needs_and_finds_what_others_have(node: Path, mon
         (mine,) = leases.read_leases(host)
         leases.write(host, [mine._replace(id="c2", start=mine.start + 1, pid=os.getppid(), memory=mine.memory)])
     monkeypatch.setattr(Lease, "is_valid", lambda _: True)
-    with pytest.raises(RequestError, match="GPU 0 has 4096 MiB of 16384 left, and 8192 are needed"):
-        start("0", f"{LIMIT}=8192")
+    for need, why in ((8192, "has 4096 MiB of 16384 left, and 8192 are needed"), (17408, "more than its 16384")):
+        with pytest.raises(RequestError, match=why) as caught:
+            start("0", f"{REQUEST}={need}")
+        assert ("wait" in caught.value.hint) == (need == 8192)
     (found,) = start("any", f"{LIMIT}=8192")
     assert found[0] != address
 
@@ -635,9 +639,10 @@ def test_any_passes_by_what_cannot_be_limited() -> None:
 
 def test_where_no_device_can_be_limited_nobody_is_told_to_wait() -> None:
     v1 = made(GIB)._replace(cgroup=DeviceCgroup("v1", "/d", "/d"))
-    with pytest.raises(RequestError, match=r"^the memory of GPU 0 cannot be .*: this host has cgroup v1") as caught:
-        pick(v1, 1)
-    assert "wait" not in caught.value.hint
+    for found, why in ((v1, "cannot be .*: this host has cgroup v1"), (made(0, 17 * GIB, 0, 8), "more than its 16384")):
+        with pytest.raises(RequestError, match=f"^(the|no) memory of GPU 0 .*{why}") as caught:
+            pick(found, 1)
+        assert "wait" not in caught.value.hint
 
 
 def test_partitions_of_one_gpu_share_its_memory() -> None:
