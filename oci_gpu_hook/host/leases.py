@@ -107,7 +107,10 @@ def has_room(holders: list[Lease], most: int) -> bool:
 
 
 def lease_of(id: str, pid: int, stat: bytes, cgroup: str, most: int) -> Lease:
-    inode = posix.stat(cgroup).st_ino if cgroup else 0
+    try:
+        inode = posix.stat(cgroup).st_ino if cgroup else 0
+    except FileNotFoundError:
+        inode = 0  # its process was killed meanwhile, which a later look at it tells
     return Lease(id, pid, int(procfile.stat_words(stat)[_START]), cgroup, inode, int(time()), most, ())
 
 

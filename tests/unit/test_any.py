@@ -204,7 +204,7 @@ def test_a_process_holds_until_it_ends_and_no_other_with_its_number_does() -> No
 def test_a_process_that_was_moved_out_of_its_cgroup_still_holds(tmp_path: Path) -> None:
     """And a cgroup that has the path of the container's, and is another, proves nothing."""
     mine = lease_of(os.getpid())
-    assert mine._replace(cgroup="/nowhere", inode=1).is_valid()
+    assert lease_of(os.getpid(), "/nowhere").is_valid()
     assert not mine._replace(cgroup=str(tmp_path), inode=1, start=mine.start + 1).is_valid()
     (tmp_path / "cgroup.events").write_text("populated 1\n")
     there = mine._replace(cgroup=str(tmp_path), inode=tmp_path.stat().st_ino, start=mine.start + 1)
