@@ -222,6 +222,8 @@ def samples(made: dict[str, Any]) -> dict[str, float]:
 def test_what_containers_have_of_memory() -> None:
     labels = {"address": "0000:07:00.0", "container": "c0ffee"}
     uses = [(labels, MemoryUse("", 3, 0, 0)), ({**labels, "container": "b"}, MemoryUse("", 5, 9, 7))]
+    # Another of the same id.
+    uses.append((labels, MemoryUse("", 4, 0, 0)))
     found = samples(node(memory=uses))
     shown = {name: value for name, value in found.items() if name.startswith("gpu_memory")}
     of, other = [f'{{address="0000:07:00.0",container="{name}"}}' for name in ("c0ffee", "b")]

@@ -22,9 +22,13 @@ _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n"}
 
 
 def metric(name: str, help: str, kind: str, samples: Iterable[tuple[dict[str, str], float]]) -> list[str]:
-    """All lines of a metric, named without our prefix, each once; none if it has no sample."""
-    lines = dict.fromkeys([sample(name, labels, value) for labels, value in samples])
-    return [*head(name, help, kind), *lines] if lines else []
+    """All lines of a metric, named without our prefix; none if it has no sample.  Of equal labels the first one counts:
+    Prometheus refuses a text with two, and two containers may have one id.
+    """
+    lines: dict[str, str] = {}
+    for line in [sample(name, labels, value) for labels, value in samples]:
+        lines.setdefault(line.rpartition(" ")[0], line)
+    return [*head(name, help, kind), *lines.values()] if lines else []
 
 
 def gauge(name: str, help: str, value: float) -> list[str]:
