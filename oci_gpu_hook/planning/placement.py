@@ -155,9 +155,9 @@ class Start(NamedTuple):
 
     def _lease(self, mine: Lease | None, own: list[Lease], others: list[Lease], devices: tuple[Held, ...]) -> None:
         wanted = dict.fromkeys([*[key for lease in own for key in lease.devices], *[it.key for it in devices]])
-        needs = [(it.address, self.memory.need_of(it)) for it in devices] if self.memory else []
+        needs = [((it.key, it.address), self.memory.need_of(it)) for it in devices if it.address] if self.memory else []
         # Another hook of its start may have asked for more: of two needs of one device the larger comes last.
-        memory = dict(sorted([*[pair for lease in own for pair in lease.memory], *filter(all, needs)]))
+        memory = dict(sorted([*[pair for lease in own for pair in lease.memory], *needs]))
         if mine and wanted:
             leases.write(self.host, [*others, mine._replace(devices=tuple(wanted), memory=tuple(memory.items()))])
 
@@ -181,7 +181,8 @@ def _holders(held: Held, others: list[Lease], most: int) -> list[Lease]:
 def _too_little(memory: Memory, held: Held, others: list[Lease]) -> str:
     """A sentence if too little is left beside what others have leased, else ""."""
     need, capacity = memory.need_of(held), sum(memory.regions_of(held).values())
-    leased = [(lease, dict(lease.memory).get(held.address, 0)) for lease in others]
+    # Those of one address are partitions of one device, and have its memory together.
+    leased = [(it, max([size for (_, at), size in it.memory if at == held.address], default=0)) for it in others]
     free = capacity - sum([size for _, size in leased])
     if need > free:
         # A void lease does not count if it would leave too little.

@@ -20,7 +20,7 @@ from oci_gpu_hook import operations
 from oci_gpu_hook.asking import Options, Question
 from oci_gpu_hook.changes import dmem
 from oci_gpu_hook.changes.tree import Undo
-from oci_gpu_hook.cli import plantext
+from oci_gpu_hook.cli import containers, plantext
 from oci_gpu_hook.container import devicecgroup, memoryregion
 from oci_gpu_hook.container.devicecgroup import DeviceCgroup
 from oci_gpu_hook.container.process import Process
@@ -32,6 +32,7 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.node.diagnosis import systemcheck
 from oci_gpu_hook.node.engines import containerdevices
+from oci_gpu_hook.node.gpus.holdercount import Counted
 from oci_gpu_hook.operations import LimitMemory, OpenCgroup
 from oci_gpu_hook.planning import decide, memoryshare, placement, vendorshare
 from oci_gpu_hook.planning.memoryshare import Memory
@@ -398,7 +399,8 @@ def lease(memory: int, *devices: str) -> Lease:
     """Of this process, which lives."""
     own = os.getpid()
     stat = Path(f"/proc/{own}/stat").read_text().rpartition(")")[2].split()
-    return Lease(f"c{memory}", own, int(stat[19]), "", 0, 0, 8, devices, tuple([(it, memory) for it in devices]))
+    needs = tuple([((it, it), memory) for it in devices])
+    return Lease(f"c{memory}", own, int(stat[19]), "", 0, 0, 8, devices, needs)
 
 
 def pick(found: Memory, number: int, *others: Lease) -> list[str]:
@@ -550,16 +552,15 @@ def test_a_start_leases_what_it_needs_and_finds_what_others_have(node: Path, mon
     process: Any = Running()
     settings = "gpu-holders = 8\n"
 
-    def start(devices: str, *words: str) -> list[tuple[str, int]]:
+    def start(devices: str, *words: str) -> list[tuple[tuple[str, str], int]]:
         planned(node, f"NVIDIA_VISIBLE_DEVICES={devices}", *words, settings=settings, process=process)
         with HostRoot(str(node)) as host:
             (mine,) = [it for it in leases.read_leases(host) if it.id == "c1"]
             return [*mine.memory]
 
-    ((address, most),) = start("0", f"{LIMIT}=12288")
-    assert most == 12 * GIB
-    assert start("0", f"{LIMIT}=1024") == [(address, 12 * GIB)]
-    assert start("0") == [(address, 12 * GIB)]
+    (first,) = start("0", f"{LIMIT}=12288")
+    assert first[1] == 12 * GIB
+    assert start("0", f"{LIMIT}=1024") == start("0") == [first]
     # The lease is another container's now.
     with HostRoot(str(node), remember=True) as host:
         (mine,) = leases.read_leases(host)
@@ -570,7 +571,7 @@ def test_a_start_leases_what_it_needs_and_finds_what_others_have(node: Path, mon
             start("0", f"{REQUEST}={need}")
         assert ("wait" in caught.value.hint) == (need == 8192)
     (found,) = start("any", f"{LIMIT}=8192")
-    assert found[0] != address
+    assert found[0] != first[0]
 
 
 def test_a_call_that_names_no_process_has_no_cgroup_to_limit(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -648,9 +649,11 @@ def test_where_no_device_can_be_limited_nobody_is_told_to_wait() -> None:
 def test_partitions_of_one_gpu_share_its_memory() -> None:
     """amdgpu's have one PCI address."""
     parts = [Candidate(Held(f"OCI_X={number}", str(number), ADDRESS)) for number in range(2)]
-    other = lease(16 * GIB, "OCI_X=0")._replace(memory=((ADDRESS, 16 * GIB),))
+    other = lease(16 * GIB, "OCI_X=0")._replace(memory=((("OCI_X=0", ADDRESS), 16 * GIB),))
     with pytest.raises(RequestError, match="OCI_X device 1 has 0 MiB"):
         placement._pick(AnyOf(2), parts, [other], 8, {}, made(GIB))
+    counted = [Counted(f"OCI_X={number}", f"OCI_X device {number}", (other,), "") for number in range(2)]
+    assert [containers._leased(it)["holders"][0]["memory"] for it in counted] == [16 * GIB, 0]
 
 
 def test_systemd_in_a_container_moves_its_first_process() -> None:
