@@ -391,7 +391,8 @@ def test_what_a_container_has_is_read_by_device(tmp_path: Path) -> None:
     with HostRoot(str(tmp_path)) as host:
         assert containerdevices.memory_uses(host, "/sys/fs/cgroup/c") == ((ADDRESS, 5, 0, 6), (OTHER, 3, 30, 6))
         (folder / "dmem.peak").unlink()
-        assert containerdevices.memory_uses(host, "/sys/fs/cgroup/c")[0].peak == 0
+        (folder / "dmem.max").write_text(f"{TILES[0]} 10\n{TILES[1]} max\n")
+        assert containerdevices.memory_uses(host, "/sys/fs/cgroup/c") == ((ADDRESS, 5, 0, 0), (OTHER, 3, 0, 0))
         assert containerdevices.memory_uses(host, "/sys/fs/cgroup/none") == ()
 
 

@@ -387,6 +387,8 @@ def memory_uses(host: HostRoot, cgroup: str) -> tuple[MemoryUse, ...]:
     found = []
     for address, regions in used.items():
         now, highest = sum(regions.values()), sum(peak.get(address, {}).values())
-        limits = [limit for limit in most.get(address, {}).values() if limit != NO_LIMIT]
-        found += [MemoryUse(address, now, sum(limits), highest)] if now or limits else []
+        limits = most.get(address, {}).values()
+        # In one of several regions without a limit it can take all.
+        limit = 0 if NO_LIMIT in limits else sum(limits)
+        found += [MemoryUse(address, now, limit, highest)] if now or limit else []
     return tuple(found)
