@@ -7,7 +7,6 @@ import click
 
 from oci_gpu_hook.cli import cdi, containerreport
 from oci_gpu_hook.cli.options import Row, columns, config_and_host, output_format, show
-from oci_gpu_hook.container import memoryregion
 from oci_gpu_hook.driver.inventory import DriverInventory, of_this_host
 from oci_gpu_hook.driver.survey import read_true
 from oci_gpu_hook.host.root import HostRoot
@@ -20,7 +19,9 @@ from oci_gpu_hook.node.engines import cdispecs, containers
 from oci_gpu_hook.node.engines import installed as host_engines
 from oci_gpu_hook.node.engines.enginekinds import CONTAINERD, ENGINES, PODMAN
 from oci_gpu_hook.node.gpus import hardware
-from oci_gpu_hook.node.machine import kernelconfig, libselinux
+from oci_gpu_hook.node.machine import kernelconfig
+from oci_gpu_hook.planning import vendorshare
+from oci_gpu_hook.planning.plan import Held
 
 # click leaves them out where the output is not a terminal.
 _COLOURS = {diagnosis.PASS: "green", diagnosis.WARN: "yellow", diagnosis.FAIL: "red"}
@@ -71,6 +72,8 @@ def of_host(host: HostRoot, config: str | None) -> list[diagnosis.Finding]:
         of_driver.append(drivercheck.inventory(host, saved, tool))
         # By NVML's names where it was asked, and nothing has made a doubt of its answer since.
         found = of_this_host(host, saved or found)
+    devices = [Held(it.bus_id, str(it.nvml_index), it.bus_id) for it in (found.gpus if found else ())]
+    devices += [vendorshare.held(vendor.inventory.flag, it) for vendor in here for it in vendor.devices]
     findings = [
         systemcheck.kernel(host.text("/proc/sys/kernel/osrelease").strip(), tool),
         *enginecheck.installation(host, entry, hooks, tool),
@@ -82,14 +85,7 @@ def of_host(host: HostRoot, config: str | None) -> list[diagnosis.Finding]:
         systemcheck.cgroups(cgroups),
         systemcheck.ebpf(kernelconfig.bpf_refusal(host)),
         *systemcheck.selinux(host, cgroups, tool),
-        *systemcheck.memory(
-            next((it.where for it in lines_of_settings if it.field == "gpu_memory" and it.value != "off"), ""),
-            memoryregion.read_regions(host),
-            cgroups,
-            {gpu.bus_id: f"GPU {gpu.nvml_index}" for gpu in (found.gpus if found else ())},
-            settings,
-            {it: libselinux.boolean(host, it) for it in (systemcheck.MEMORY_BOOLEAN, systemcheck.NVML_BOOLEAN)},
-        ),
+        *systemcheck.memory(host, lines_of_settings, settings, cgroups, devices),
     ]
     # Where the others look for hooks is not known.
     for engine in [it for it in installed if it.name not in unknown]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,8 +34,9 @@ from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.node.diagnosis import systemcheck
 from oci_gpu_hook.node.engines import containerdevices
 from oci_gpu_hook.node.gpus.holdercount import Counted
+from oci_gpu_hook.node.machine import libselinux
 from oci_gpu_hook.operations import LimitMemory, OpenCgroup
-from oci_gpu_hook.planning import decide, memoryshare, placement, vendorshare
+from oci_gpu_hook.planning import decide, drivers, memoryshare, placement, vendorshare
 from oci_gpu_hook.planning.memoryshare import Memory
 from oci_gpu_hook.planning.placement import Candidate
 from oci_gpu_hook.planning.plan import Held, Plan, Provision
@@ -423,43 +425,52 @@ def test_any_goes_where_the_memory_is() -> None:
     assert pick(made(8 * GIB), 2, big._replace(pid=1 << 22), small) == ["0", "1"]
 
 
-SHARED, BY_NVML = Settings(gpu_memory="share"), Settings(gpu_memory_by="nvml")
-ON, DENIED, NO_NVML = [
-    dict(zip((systemcheck.MEMORY_BOOLEAN, systemcheck.NVML_BOOLEAN), pair))
-    for pair in ((True, True), (False, True), (None, False))
-]
+BY_NVML = Settings(gpu_memory_by="nvml")
+DENIED, NO_NVML = (systemcheck.MEMORY_BOOLEAN, systemcheck.NVML_BOOLEAN), (systemcheck.NVML_BOOLEAN,)
+OURS, SHARED, NVML_TOO = "gpu-memory = 4G", "gpu-memory = share", "gpu-memory-by = nvml\ngpu-memory = 4G"
+CLASS = f"[namespace class]\n{SHARED}\ngpu-holders = 4"
 
 
 @pytest.mark.parametrize(
-    ("changes", "level", "seen"),
+    ("text", "changes", "level", "seen"),
     [
-        ({}, "pass", "that of 2 devices"),
-        ({"booleans": NO_NVML}, "pass", "that of 2 devices"),
-        ({"where": ""}, "", ""),
-        ({"cgroups": "v1"}, "fail", "cgroup v1"),
-        ({"regions": None}, "fail", "no dmem controller"),
-        ({"regions": OF_TILES}, "fail", "does not count the memory of GPU 0: a container with a GPU is refused"),
-        ({"booleans": DENIED}, "fail", "oci_gpu_hook_limit_memory is off"),
-        ({"settings": SHARED}, "fail", "gpu-memory is share, and gpu-holders is not set"),
-        ({"settings": SHARED._replace(gpu_holders=2)}, "pass", "that of 2 devices"),
-        ({"regions": None, "settings": BY_NVML}, "pass", "NVML that of GPU 0, if the driver is of R615 or later"),
-        ({"regions": OF_TILES, "settings": BY_NVML}, "pass", "that of 1 devices, NVML that of GPU 0"),
+        (OURS, {}, "pass", "^the kernel limits that of GPU 0, OCI_X device 0$"),
+        ("", {}, "", ""),
+        # What a later file has taken back, and what a section sets with its own number of holders.
+        (f"{OURS}\ngpu-memory = off", {"cgroups": "v1"}, "", ""),
+        (CLASS, {}, "pass", "limits that of GPU 0"),
         (
-            {"regions": None, "settings": BY_NVML._replace(gpu_memory="share", gpu_holders=2)},
+            CLASS.replace("gpu-holders", "# "),
+            {},
             "fail",
-            "is share, and the kernel does not count",
+            "gpu-memory is share, .*: gpu-holders is not set: a container",
         ),
-        ({"regions": None, "settings": BY_NVML, "booleans": NO_NVML}, "fail", "oci_gpu_hook_use_nvml is off"),
-        ({"settings": BY_NVML, "booleans": NO_NVML}, "pass", "that of 2 devices"),
-        ({"settings": BY_NVML, "booleans": DENIED}, "fail", "oci_gpu_hook_limit_memory is off"),
-        ({"settings": BY_NVML, "cgroups": "v1"}, "fail", "cgroup v1"),
+        (OURS, {"cgroups": "v1"}, "fail", "cgroup v1"),
+        (OURS, {"regions": None}, "fail", "GPU 0 cannot be limited: this kernel has no dmem controller"),
+        (OURS, {"regions": OF_TILES}, "fail", "GPU 0 .* has not told .*: a container with a GPU is refused"),
+        (OURS, {"regions": {ADDRESS: REGIONS[ADDRESS]}}, "fail", "OCI_X device 0 .* has not told"),
+        (OURS, {"denied": DENIED}, "fail", "oci_gpu_hook_limit_memory is off"),
+        (OURS, {"denied": NO_NVML}, "pass", "the kernel limits"),
+        (NVML_TOO, {"regions": OF_TILES}, "pass", "of OCI_X device 0, NVML of R615 or later limits that of GPU 0$"),
+        (NVML_TOO, {"regions": OF_TILES, "denied": NO_NVML}, "fail", "oci_gpu_hook_use_nvml is off"),
+        (NVML_TOO, {"denied": NO_NVML}, "pass", "the kernel limits"),
+        (f"{NVML_TOO}\n{SHARED}\ngpu-holders = 2", {"regions": OF_TILES}, "fail", "need the kernel's dmem"),
+        (OURS, {"devices": []}, "pass", "there is no GPU"),
     ],
 )
-def test_doctor_says_whether_the_setting_can_be_held(changes: dict[str, Any], level: str, seen: str) -> None:
-    values = {"where": "/etc/x.conf:3", "regions": REGIONS, "cgroups": "v2", "gpus": {ADDRESS: "GPU 0"}}
-    found = systemcheck.memory(**{**values, "settings": Settings(), "booleans": ON, **changes})
+def test_doctor_says_whether_the_setting_can_be_held(
+    text: str, changes: dict[str, Any], level: str, seen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    libraries = (SimpleNamespace(soname="libnvidia-ml.so.1", bits=64, path=NVML),)
+    monkeypatch.setattr(drivers, "known_inventory", lambda *_: SimpleNamespace(libraries=libraries))
+    monkeypatch.setattr(memoryshare, "read_regions", lambda _: changes.get("regions", REGIONS))
+    monkeypatch.setattr(libselinux, "boolean", lambda _, it: it not in changes.get("denied", ()))
+    lines = settingsfile.parse_text(text, "/etc/x.conf")
+    settings = Settings(**settingsfile.fields(lines, None, Settings()._asdict()))
+    devices = changes.get("devices", [GPU, *of_vendor("0", "0000:03:00.0").holds])
+    found = systemcheck.memory(HOST, lines, settings, changes.get("cgroups", "v2"), devices)
     assert [it.level for it in found] == ([level] if level else [])
-    assert all([seen in it.seen and bool(it.remedy) == (level == "fail") for it in found])
+    assert all([re.search(seen, it.seen) and bool(it.remedy) == (level == "fail") for it in found])
 
 
 # From config.json to the plan.

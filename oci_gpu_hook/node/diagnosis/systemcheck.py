@@ -7,7 +7,9 @@ import errno
 import os
 import stat
 from contextlib import suppress
+from typing import Any
 
+from oci_gpu_hook.container.devicecgroup import DeviceCgroup
 from oci_gpu_hook.errors import ConfigError
 from oci_gpu_hook.formats.decimal import beginning
 from oci_gpu_hook.host.leases import FILE, read_leases
@@ -20,7 +22,9 @@ from oci_gpu_hook.node.engines import containers
 from oci_gpu_hook.node.engines.installed import find_program, is_ours
 from oci_gpu_hook.node.machine import libselinux
 from oci_gpu_hook.node.machine.libselinux import CGROUP_V1_BOOLEAN, NODE_BOOLEANS
-from oci_gpu_hook.planning.plan import some
+from oci_gpu_hook.planning import memoryshare
+from oci_gpu_hook.planning.plan import Held, some
+from oci_gpu_hook.request.selectors import Request
 from oci_gpu_hook.request.settings import SETTINGS, Settings, files, read_settings
 from oci_gpu_hook.request.settingsfile import Setting, read_files
 
@@ -157,35 +161,35 @@ def selinux(host: HostRoot, cgroups: str, tool: str) -> list[Finding]:
 
 
 def memory(
-    where: str,
-    regions: dict[str, dict[str, int]] | None,
-    cgroups: str,
-    gpus: dict[str, str],
-    settings: Settings,
-    booleans: dict[str, bool | None],
+    host: HostRoot, lines: list[Setting], settings: Settings, cgroups: str, devices: list[Held]
 ) -> list[Finding]:
-    """where: of the first line that sets gpu-memory, ``FILE:LINE``, "" for none; regions: see `read_regions`; gpus:
-    what people call each, by its PCI address; booleans: SELinux's, None if no policy of ours is loaded.
+    """Whether gpu-memory, in the first section that sets it, can be held of `devices`, as a start judges.
+
+    lines: of the files; settings: those of no section; cgroups: their version.
     """
-    if not where:
+    sections: dict[tuple[str, str], dict[str, Setting]] = {}
+    for it in lines:
+        sections.setdefault((it.scope, it.pattern), {})[it.field] = it
+    own = next((own for own in sections.values() if "gpu_memory" in own and own["gpu_memory"].value != "off"), None)
+    if own is None:
         return []
-    check = "GPU memory"
-    file, _, line = where.rpartition(":")
-    unknown = [name for address, name in gpus.items() if address not in (regions or {})]
-    is_share, needs_kernel = settings.gpu_memory == "share", settings.gpu_memory_by != "nvml"
-    faults = (
-        (is_share and not settings.gpu_holders, "gpu-holders is not set"),
-        (cgroups != "v2", "this host has cgroup v1"),
-        (needs_kernel and regions is None, "this kernel has no dmem controller"),
-        (unknown and (needs_kernel or is_share), f"the kernel does not count the memory of {some(unknown)}"),
-    )
-    for is_fault, why in faults:
-        if is_fault:
-            seen = f"gpu-memory is {'share' if is_share else 'set'}, and {why}: a container with a GPU is refused"
-            return [failed(check, seen, command("vi", f"+{line}", file, note="gpu-memory = off"))]
-    for is_needed, boolean, what in ((unknown, NVML_BOOLEAN, "load NVML"), (regions, MEMORY_BOOLEAN, "limit it")):
-        if is_needed and booleans[boolean] is False:
+    check, (file, _, line) = "GPU memory", own["gpu_memory"].where.rpartition(":")
+    values: dict[str, Any] = {field: it.value for field, it in own.items()}
+    try:
+        gpus = tuple([it.key for it in devices if "=" not in it.key])
+        found = memoryshare.memory_of(Request("", gpus), settings._replace(**values), host, None, DeviceCgroup(cgroups))
+        devices = [it for it in devices if found.limit_of(it) is not None]
+        why = next(filter(None, map(found.why_not, devices)), "")
+    except ConfigError as err:
+        why = err.message
+    if why:
+        fix = command("vi", f"+{line}", file, note="gpu-memory = off")
+        return [failed(check, f"{why}: a container with a GPU is refused", fix)]
+    known = [it.title() for it in devices if found.regions_of(it)]
+    unknown = [it.title() for it in devices if not found.regions_of(it)]
+    for is_needed, boolean, what in ((unknown, NVML_BOOLEAN, "load NVML"), (known, MEMORY_BOOLEAN, "limit it")):
+        if is_needed and libselinux.boolean(host, boolean) is False:
             return [failed(check, f"{boolean} is off: the hook may not {what}", "setsebool", "-P", boolean, "on")]
-    of_kernel = [f"the kernel can limit that of {len(regions)} devices"] if regions else []
-    of_nvml = [f"NVML that of {some(unknown)}, if the driver is of R615 or later"] if unknown else []
-    return [passed(check, ", ".join([*of_kernel, *of_nvml]) or "there is no GPU to limit it of")]
+    ways = (("the kernel limits", known), ("NVML of R615 or later limits", unknown))
+    seen = ", ".join([f"{way} that of {some(names)}" for way, names in ways if names])
+    return [passed(check, seen or "there is no GPU to limit it of")]
