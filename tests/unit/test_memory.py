@@ -668,6 +668,12 @@ def test_partitions_of_one_gpu_share_its_memory() -> None:
     assert [containers._leased(it)["holders"][0]["memory"] for it in counted] == [16 * GIB, 0]
 
 
+def test_a_vendors_device_stays_its_holders_when_indices_move() -> None:
+    """As when a GPU of a lower address is bound to its driver."""
+    first, then = [of_vendor(index, "0000:03:00.0", "renderD129").holds[0] for index in "01"]
+    assert (first.key, first.name, then.name) == (then.key, "0", "1")
+
+
 def test_systemd_in_a_container_moves_its_first_process() -> None:
     id = "c0" * 32
     for path in (f"/sys/fs/cgroup/a/libpod-{id}.scope", f"/sys/fs/cgroup/docker/{id}"):

@@ -365,7 +365,7 @@ def test_any_device_is_one_that_has_an_index(tree: Path) -> None:
     devices = [{"path": f"{kind}/acme*", "major": "acme", "each": True} for kind in ("drm", "accel")]
     plant(tree, FILE, json.dumps({"activation_flag": "OCI_ACME", "inventory": {"a": {"devices": devices}}}))
     found = placement._of_vendor(HostRoot(str(tree)), Request("env", (), any_of=AnyOf(1), flag="OCI_ACME", file=FILE))
-    assert [it.held for it in found] == [("OCI_ACME=0", "0", "00000000:01:00.0")]
+    assert [it.held for it in found] == [("OCI_ACME=acme1", "0", "00000000:01:00.0")]
 
 
 @needs_root
