@@ -91,22 +91,21 @@ class Memory(NamedTuple):
     def limited(self, provision: Provision) -> Provision:
         """With what limits each device, if any is limited; RequestError if one cannot be."""
         devices = [it for it in provision.holds if not self._is_network(it)]
-        limits: dict[str, int] = {}
-        gpus: dict[str, int] = {}
         for held in devices:
             if self.why_not(held):
                 raise self.refusal(held)
-            if limit := self.limit_of(held):
-                # A device of several regions takes no more than the limit in all of them together.
-                regions = self.regions_of(held)
-                limits.update(dict.fromkeys(regions, limit // (len(regions) or 1)))
-                gpus.update({} if regions else {held.address: limit})
+        if not (self.limit or self.ceiling):
+            return provision
         # A vendor that gives nodes and no device: whose memory they lead to is not known.
-        for flag in [it.inventory.flag for it in provision.vendors if it.common and (self.limit or self.ceiling)]:
+        for flag in [it.inventory.flag for it in provision.vendors if it.common]:
             if not any([it.key.startswith(f"{flag}=") for it in provision.holds]):
                 why = f"the memory that the nodes of {flag} lead to cannot be limited: its file names no single device"
                 raise RequestError(why, _ELSEWHERE)
-        lowest, notes = min([self.limit_of(held) or 0 for held in devices], default=self.limit), provision.notes
+        parts = [(self.regions_of(it), it.address, self.limit_of(it) or 0) for it in devices]
+        # A device of several regions takes no more than the limit in all of them together.
+        limits = {name: limit // len(regions) for regions, _, limit in parts for name in regions}
+        gpus = {address: limit for regions, address, limit in parts if not regions}
+        lowest, notes = min([limit for *_, limit in parts], default=self.limit), provision.notes
         if self.limit and not devices:
             notes += (f"{MEMORY_LIMIT} limits nothing: the container has no device with memory",)
         elif lowest < self.limit:
