@@ -43,6 +43,8 @@ def find(process: Process | None, container_id: str, *, is_needed: bool = True) 
 
 def locate(process: Process | None, container_id: str) -> DeviceCgroup:
     """Without a process, what it will be.  OSError if the process is gone."""
+    if process is not None and process.is_caller:
+        return DeviceCgroup(reason="a call without --pid names no cgroup")
     # Both versions require capabilities in the initial user namespace.
     if posix.stat("/proc/self/ns/user").st_ino != INITIAL_USER_NAMESPACE:
         return DeviceCgroup(reason="the kernel lets no process in a user namespace change a device cgroup")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from oci_gpu_hook.asking import Spec
 from oci_gpu_hook.container import devicecgroup, layout
+from oci_gpu_hook.container.devicecgroup import DeviceCgroup
 from oci_gpu_hook.container.process import Process
 from oci_gpu_hook.container.rootfs import Rootfs
 from oci_gpu_hook.driver import proc
@@ -55,7 +56,7 @@ def decide(
     def provide(asked: Request) -> Provision:
         return drivers.provide(host, laid_out, asked, settings, bundle.process_label() if labels.context else "")
 
-    memory = _memory(request, settings, host, process, cgroup)
+    memory = _memory(request, settings, host, cgroup)
     if settings.gpu_holders or host.stat(f"{statefile.FOLDER}/{statefile.UNHEALTHY}"):
         from oci_gpu_hook.planning.placement import Start
 
@@ -93,14 +94,12 @@ def _labels(
     return labels_of(mounts, bundle.mount_label(), bundle.process_label(), settings, required=asks)
 
 
-def _memory(
-    request: Request, settings: Settings, host: HostRoot, process: Process | None, cgroup: devicecgroup.DeviceCgroup
-) -> Memory | None:
+def _memory(request: Request, settings: Settings, host: HostRoot, cgroup: DeviceCgroup) -> Memory | None:
     # What is needed counts only among holders.
     if request.memory_limit or settings.gpu_memory != "off" or (request.memory_request and settings.gpu_holders):
         from oci_gpu_hook.planning import memoryshare
 
-        return memoryshare.memory_of(request, settings, host, process, cgroup)
+        return memoryshare.memory_of(request, settings, host, cgroup)
     return None
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from oci_gpu_hook.container.devicecgroup import CGROUP_ROOT, DeviceCgroup
 from oci_gpu_hook.container.memoryregion import read_regions
-from oci_gpu_hook.container.process import Process
 from oci_gpu_hook.errors import ConfigError, RequestError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.operations import LimitMemory
@@ -116,15 +115,11 @@ class Memory(NamedTuple):
         return provision._replace(operations=(*provision.operations, *made), notes=notes)
 
 
-def memory_of(
-    request: Request, settings: Settings, host: HostRoot, process: Process | None, cgroup: DeviceCgroup
-) -> Memory:
+def memory_of(request: Request, settings: Settings, host: HostRoot, cgroup: DeviceCgroup) -> Memory:
     """What the container may take and needs, by request and settings; ConfigError if these contradict one another."""
     most, holders = ceiling(settings.gpu_memory) or 0, settings.gpu_holders
     if most == SHARE and not holders:
         raise ConfigError("gpu-memory is share, and no holders are counted: gpu-holders is not set", ADMINISTRATOR)
-    if process is not None and process.is_caller:
-        cgroup = DeviceCgroup(reason="a call without --pid names no cgroup")
     library = ""
     # A host of other vendors' devices alone has no such driver.
     if settings.gpu_memory_by == "nvml" and request.words():

@@ -173,7 +173,7 @@ def test_for_who_is_not_counted_nothing_is_reserved(tmp_path: Path) -> None:
     asked = Request("env", ("0",), ("utility",), memory_request=GIB)
     for counts, needed in ((True, GIB), (False, 0)):
         settings = Settings(gpu_holders=1, count_watchers=counts)
-        found = memoryshare.memory_of(asked, settings, HostRoot(str(tmp_path)), None, DeviceCgroup())
+        found = memoryshare.memory_of(asked, settings, HostRoot(str(tmp_path)), DeviceCgroup())
         assert found.needed == needed
 
 
@@ -182,7 +182,7 @@ def test_for_other_vendors_devices_no_driver_of_nvidias_is_needed(tmp_path: Path
     with HostRoot(str(tmp_path)) as host:
         for asked in (Request("", (), vendors=(part,)), Request("env", ("0",))):
             with pytest.raises(DriverError) if asked.devices else contextlib.nullcontext():
-                assert memoryshare.memory_of(asked, BY_NVML, host, None, CGROUP).library == ""
+                assert memoryshare.memory_of(asked, BY_NVML, host, CGROUP).library == ""
 
 
 def test_each_device_is_limited_and_one_of_several_regions_in_all_of_them_together() -> None:
@@ -587,7 +587,6 @@ def test_a_start_leases_what_it_needs_and_finds_what_others_have(node: Path, mon
 
 
 def test_a_call_that_names_no_process_has_no_cgroup_to_limit(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devicecgroup, "find", lambda *_, **__: DeviceCgroup("v2", f"{node}", f"{node}"))
     monkeypatch.setattr(decide, "_layout", lambda *_: DEBIAN)
     process: Any = Running()
     process.is_caller = True

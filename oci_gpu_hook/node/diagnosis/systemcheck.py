@@ -177,7 +177,7 @@ def memory(
     values: dict[str, Any] = {field: it.value for field, it in own.items()}
     try:
         gpus = tuple([it.key for it in devices if "=" not in it.key])
-        found = memoryshare.memory_of(Request("", gpus), settings._replace(**values), host, None, DeviceCgroup(cgroups))
+        found = memoryshare.memory_of(Request("", gpus), settings._replace(**values), host, DeviceCgroup(cgroups))
         devices = [it for it in devices if found.limit_of(it) is not None]
         why = next(filter(None, map(found.why_not, devices)), "")
     except ConfigError as err:
