@@ -3,19 +3,15 @@
 
 from __future__ import annotations
 
-import posix
-
+from oci_gpu_hook.changes.cgroupfiles import CgroupFiles
 from oci_gpu_hook.changes.tree import Undo
-from oci_gpu_hook.container.devicecgroup import lines
 from oci_gpu_hook.formats import devicerule
-from oci_gpu_hook.kernel import procfile, syscalls
-from oci_gpu_hook.kernel.descriptors import closing
 
 
 def allow(levels: list[str], rules: tuple[devicerule.DeviceRule, ...], undo: Undo) -> None:
     """Open the cgroups `levels`, the highest first, for `rules`; OSError if a step fails."""
-    for directory in levels:
-        words = [line.rpartition(" ") for line in lines(procfile.read_whole(f"{directory}/devices.list"))]
+    for cgroup in map(CgroupFiles, levels):
+        words = [line.rpartition(" ") for line in cgroup.read("devices.list").split("\n")]
         # Each line as its device, ``TYPE MAJOR:MINOR``, and its access.
         listed = [(device, access) for device, _, access in words]
         for rule in rules:
@@ -25,17 +21,9 @@ def allow(levels: list[str], rules: tuple[devicerule.DeviceRule, ...], undo: Und
             if any([device in covering and {*rule.access} <= {*access} for device, access in listed]):
                 continue
             # The kernel takes one rule a write.
-            _write(f"{directory}/devices.allow", devicerule.text_of(rule))
+            cgroup.write("devices.allow", devicerule.text_of(rule))
             # The kernel adds to an entry for the same numbers: only what that entry lacked is to be taken back.
             device = devicerule.text_of(rule).rpartition(" ")[0]
             before = "".join([access for other, access in listed if other == device])
             added = "".join([letter for letter in rule.access if letter not in before])
-            undo.remember(_write, f"{directory}/devices.deny", f"{device} {added}")
-
-
-def _write(path: str, line: str) -> None:
-    with closing(posix.open(path, posix.O_WRONLY | posix.O_CLOEXEC)) as fd:
-        try:
-            posix.write(fd, line.encode())
-        except OSError as err:
-            raise syscalls.SyscallError(err.errno or 0, "write", f"'{line}' to {path}") from err
+            undo.remember(cgroup.write, "devices.deny", f"{device} {added}")

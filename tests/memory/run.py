@@ -27,7 +27,7 @@ VENDORS = ("amd",)
 
 # What `--break` replaces in a module of the hook.  Only crun meets the controller, and has a process below its scope.
 FAULTS = {
-    "controller": Fault("changes/dmem.py", '_write(cgroup, _CONTROLLERS, "+dmem")', "pass"),
+    "controller": Fault("changes/dmem.py", 'cgroup.write(_CONTROLLERS, "+dmem")', "pass"),
     "inner": Fault("changes/dmem.py", "cgroups[len(above) :]", "cgroups[len(above) :][:1]"),
     "region": Fault("planning/memoryshare.py", ".get(held.address, {})", ".get(min(self.regions or ['']), {})"),
 }

@@ -19,7 +19,8 @@ import pytest
 
 from oci_gpu_hook import operations
 from oci_gpu_hook.asking import Options, Question
-from oci_gpu_hook.changes import dmem
+from oci_gpu_hook.changes import cgroup_v1, dmem
+from oci_gpu_hook.changes.cgroupfiles import CgroupFiles
 from oci_gpu_hook.changes.tree import Undo
 from oci_gpu_hook.cli import containers, plantext
 from oci_gpu_hook.container import devicecgroup, memoryregion
@@ -27,6 +28,7 @@ from oci_gpu_hook.container.devicecgroup import DeviceCgroup
 from oci_gpu_hook.container.process import Process
 from oci_gpu_hook.container.rootfs import Rootfs
 from oci_gpu_hook.errors import ConfigError, DriverError, RequestError
+from oci_gpu_hook.formats.devicerule import DeviceRule
 from oci_gpu_hook.host import leases
 from oci_gpu_hook.host.leases import Lease
 from oci_gpu_hook.host.root import HostRoot
@@ -295,8 +297,8 @@ class Kernel:
     def _offer(self, path: Path) -> None:
         (path / "dmem.max").write_text(f"{REGION} max\n{TILES[0]} max\n")
 
-    def write(self, cgroup: dmem.Cgroup, name: str, line: str) -> None:
-        at = self.paths.index(Path(cgroup[0]))
+    def write(self, path: str, name: str, line: str) -> None:
+        at = self.paths.index(Path(path))
         self.writes.append(f"{'rabc'[at]} {line}")
         if len(self.writes) == self.fails:
             raise OSError(errno.EIO, "fails")
@@ -332,7 +334,11 @@ class Kernel:
 def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Kernel]:
     def make(**more: Any) -> Kernel:
         made = Kernel(tmp_path / f"r{len(os.listdir(tmp_path))}", **more)
-        monkeypatch.setattr(dmem, "_write", made.write)
+
+        def write(cgroup: CgroupFiles, name: str, line: str) -> None:
+            made.write(cgroup.path, name, line)
+
+        monkeypatch.setattr(CgroupFiles, "write", write)
         return made
 
     return make
@@ -377,7 +383,7 @@ def test_a_limit_that_the_kernel_has_not_taken_stops_the_start(
 ) -> None:
     """As of a region that has gone with its driver."""
     found = kernel(enabled=3)
-    monkeypatch.setattr(dmem, "_write", lambda *_: None)
+    monkeypatch.setattr(CgroupFiles, "write", lambda *_: None)
     with pytest.raises(OSError, match="still has more than"):
         found.run()
 
@@ -610,30 +616,31 @@ def test_the_operation_limits_its_own_cgroups_and_enables_those_above(monkeypatc
 
 
 def test_a_line_is_written_in_one_call_and_an_error_names_the_file(tmp_path: Path) -> None:
-    file = tmp_path / "dmem.max"
+    file, cgroup = tmp_path / "dmem.max", CgroupFiles(str(tmp_path))
     file.write_text("")
-    with closing(os.open(tmp_path, os.O_PATH)) as fd:
-        cgroup = (str(tmp_path), fd)
-        dmem._write(cgroup, "dmem.max", "r 5")
-        assert file.read_bytes() == b"r 5"
-        file.unlink()
-        with pytest.raises(OSError, match=f"write 'r 5' to {file}: No such file"):
-            dmem._write(cgroup, "dmem.max", "r 5")
+    cgroup.write("dmem.max", "r 5")
+    assert file.read_bytes() == b"r 5"
+    file.unlink()
+    with pytest.raises(OSError, match=f"write 'r 5' to {file}: No such file"):
+        cgroup.write("dmem.max", "r 5")
+    with pytest.raises(OSError, match=f"read {file}: No such file"):
+        cgroup.read("dmem.max")
 
 
 def test_what_is_taken_back_is_none_of_a_later_containers(tmp_path: Path) -> None:
     """Whose cgroup has the same path, as of the same name in config.json; nor is a link followed to another's."""
-    own = tmp_path / "c"
-    own.mkdir()
-    (own / "dmem.max").write_text(f"{REGION} max\n")
-    undo = Undo()
-    with pytest.raises(OSError, match="still has more than"):
-        dmem.limit([], [str(own)], ((REGION, GIB), (TILES[0], MIB)), undo)
-    own.rename(tmp_path / "gone")
-    own.mkdir()
-    (own / "dmem.max").write_text("the later one's\n")
+    own, undo, files = tmp_path / "c", Undo(), ("dmem.max", "devices.list", "devices.allow", "devices.deny")
+    for text in (f"{REGION} max\n", "the later one's\n"):
+        own.mkdir()
+        for file in files:
+            (own / file).write_text(text)
+        if not text.startswith("the"):
+            cgroup_v1.allow([str(own)], (DeviceRule("c", 195, 0, "rw"),), undo)
+            with pytest.raises(OSError, match="still has more than"):
+                dmem.limit([], [str(own)], ((REGION, GIB), (TILES[0], MIB)), undo)
+            own.rename(tmp_path / "gone")
     undo.take_back()
-    assert (own / "dmem.max").read_text() == "the later one's\n"
+    assert {(own / file).read_text() for file in files} == {"the later one's\n"}
     (tmp_path / "link").symlink_to(own)
     with pytest.raises(OSError, match="Not a directory"):
         dmem.limit([], [str(tmp_path / "link")], ((REGION, GIB),), undo)
