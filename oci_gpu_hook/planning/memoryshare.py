@@ -96,8 +96,9 @@ class Memory(NamedTuple):
         if not (self.limit or self.ceiling):
             return provision
         # A vendor that gives nodes and no device: whose memory they lead to is not known.
-        for flag in [it.inventory.flag for it in provision.vendors if it.common]:
-            if not any([it.key.startswith(f"{flag}=") for it in provision.holds]):
+        for flag, common in [(it.inventory.flag, it.common) for it in provision.vendors]:
+            is_given = any([(node.major, node.minor) in provision.devices for node, _ in common])
+            if is_given and not any([it.key.startswith(f"{flag}=") for it in provision.holds]):
                 why = f"the memory that the nodes of {flag} lead to cannot be limited: its file names no single device"
                 raise RequestError(why, _ELSEWHERE)
         parts = [(self.regions_of(it), it.address, self.limit_of(it) or 0) for it in devices]

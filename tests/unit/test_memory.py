@@ -27,6 +27,7 @@ from oci_gpu_hook.container import devicecgroup, memoryregion
 from oci_gpu_hook.container.devicecgroup import DeviceCgroup
 from oci_gpu_hook.container.process import Process
 from oci_gpu_hook.container.rootfs import Rootfs
+from oci_gpu_hook.driver.nodes import DeviceNode
 from oci_gpu_hook.errors import ConfigError, DriverError, RequestError
 from oci_gpu_hook.formats.devicerule import DeviceRule
 from oci_gpu_hook.host import leases
@@ -264,12 +265,14 @@ def test_a_need_alone_limits_nothing_and_is_refused_nowhere() -> None:
 
 def test_nodes_of_no_single_device_cannot_be_limited() -> None:
     """As a vendor's file gives them without ``each``, or an old CDI spec that knows a part of a device's nodes."""
-    node: Any = object()
+    node = DeviceNode("/dev/x", 240, 0, 0o666, 0, 0, True)
     (state,) = of_vendor("0").vendors
-    given = Provision(vendors=(state._replace(common=((node, "g"),)),))
+    given = Provision(vendors=(state._replace(common=((node, "g"),)),), devices=((240, 0),))
     for found in (made(GIB), made(0, 0, GIB)):
         with pytest.raises(RequestError, match="the nodes of OCI_X lead to cannot be limited"):
             limits(found, given)
+        # As of OCI_X=none, the driver's files without a device.
+        assert limits(found, given._replace(devices=())) == {}
     assert limits(made(0, GIB), given) == {}
 
 
