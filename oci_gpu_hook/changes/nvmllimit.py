@@ -17,10 +17,6 @@ from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.kernel.filetypes import is_open_to_others, is_regular
 from oci_gpu_hook.request.words import ADMINISTRATOR
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import NoReturn
-
 # Below those of the whole start, see `kernel.alarm`.
 _SECONDS = 20
 _DONE, _LATE = b"done", b"NVML has not answered in %d seconds" % _SECONDS
@@ -55,7 +51,7 @@ def limit(library: int, cgroup: str, limits: tuple[tuple[str, int], ...]) -> Non
         raise DriverError(f"cannot limit the memory of the devices (NVML): {why}", f"of gpu-memory-by {ADMINISTRATOR}")
 
 
-def _end(answer: int, library: int, cgroup: str, limits: tuple[tuple[str, int], ...]) -> NoReturn:
+def _end(answer: int, library: int, cgroup: str, limits: tuple[tuple[str, int], ...]) -> None:
     try:
         # It must not outlive a start that is killed, nor keep its folder; alarm(2) is not inherited.
         alarm.begin()
