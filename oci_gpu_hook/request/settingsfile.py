@@ -104,9 +104,7 @@ KINDS = {
     # Of lists, what all of them allow; of numbers, the smallest: see `_strictest`.
     "allowed-capabilities": _list((*CAPABILITIES, ALL).__contains__, f"allowed are all, {', '.join(CAPABILITIES)}", ()),
     "allowed-vendors": _list(lambda it: it == ALL or is_flag(it), "which is not a vendor's flag, such as OCI_AMD", ()),
-    "gpu-memory": _fitting(
-        lambda it: ceiling(it) is not None, "allowed are off, share, and sizes such as 512M or 4G", ()
-    ),
+    "gpu-memory": _fitting(lambda it: ceiling(it) is not None, "allowed are off, share, sizes such as 512M or 4G", ()),
     "gpu-holders": Kind(lambda text: decimal(text, 1000), "allowed is 0 to 1000", ()),
 }
 
