@@ -17,18 +17,16 @@ def parse_memory(environment: dict[str, str]) -> tuple[int, int]:
     """The limit, and what is needed, in bytes of each device; 0 for what is not said.  RequestError for all but whole
     MiB, as NVIDIA's toolkit (1.20, ``apply-cuda-memory-limits``), for 0, and for more than the limit.
     """
-    limit, needed = [_mib(environment, variable) for variable in (MEMORY_LIMIT, MEMORY_REQUEST)]
+    found: dict[str, int] = {}
+    for variable in [it for it in (MEMORY_LIMIT, MEMORY_REQUEST) if it in environment]:
+        found[variable] = decimal(environment[variable], _MAX) or 0
+        if not found[variable]:
+            why = f"{variable} is {quoted(environment[variable])}, which is not a number of MiB from 1 on"
+            raise RequestError(why, AUTHOR)
+    limit, needed = found.get(MEMORY_LIMIT, 0), found.get(MEMORY_REQUEST, 0)
     if limit and needed > limit:
         raise RequestError(f"{MEMORY_REQUEST} is {needed}, which is more than {MEMORY_LIMIT}, {limit}", AUTHOR)
     return limit * MIB, needed * MIB
-
-
-def _mib(environment: dict[str, str], variable: str) -> int:
-    text = environment.get(variable)
-    number = 0 if text is None else decimal(text, _MAX)
-    if not number and text is not None:
-        raise RequestError(f"{variable} is {quoted(text)}, which is not a number of MiB from 1 on", AUTHOR)
-    return number or 0
 
 
 def ceiling(text: str) -> int | None:
