@@ -85,7 +85,7 @@ def of_host(host: HostRoot, config: str | None) -> list[diagnosis.Finding]:
         systemcheck.cgroups(cgroups),
         systemcheck.ebpf(kernelconfig.bpf_refusal(host)),
         *systemcheck.selinux(host, cgroups, tool),
-        *systemcheck.memory(host, lines_of_settings, settings, cgroups, devices),
+        *systemcheck.memory(host, lines_of_settings, settings, devices),
     ]
     # Where the others look for hooks is not known.
     for engine in [it for it in installed if it.name not in unknown]:

@@ -477,7 +477,8 @@ def test_doctor_says_whether_the_setting_can_be_held(
     lines = settingsfile.parse_text(text, "/etc/x.conf")
     settings = Settings(**settingsfile.fields(lines, None, Settings()._asdict()))
     devices = changes.get("devices", [GPU, *of_vendor("0", "0000:03:00.0").holds])
-    found = systemcheck.memory(HOST, lines, settings, changes.get("cgroups", "v2"), devices)
+    monkeypatch.setattr(systemcheck, "cgroup_version", lambda _: changes.get("cgroups", "v2"))
+    found = systemcheck.memory(HOST, lines, settings, devices)
     assert [it.level for it in found] == ([level] if level else [])
     assert all([re.search(seen, it.seen) and bool(it.remedy) == (level == "fail") for it in found])
 

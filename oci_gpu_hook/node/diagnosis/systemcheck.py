@@ -21,6 +21,7 @@ from oci_gpu_hook.node.diagnosis.remedy import UPGRADE_KERNEL, command, roots_al
 from oci_gpu_hook.node.engines import containers
 from oci_gpu_hook.node.engines.installed import find_program, is_ours
 from oci_gpu_hook.node.machine import libselinux
+from oci_gpu_hook.node.machine.kernelconfig import cgroup_version
 from oci_gpu_hook.node.machine.libselinux import CGROUP_V1_BOOLEAN, NODE_BOOLEANS
 from oci_gpu_hook.planning import memoryshare
 from oci_gpu_hook.planning.plan import Held, some
@@ -160,24 +161,21 @@ def selinux(host: HostRoot, cgroups: str, tool: str) -> list[Finding]:
     return [*findings, passed("SELinux labels", f"{len(status.labels)} files bear what the policy says")]
 
 
-def memory(
-    host: HostRoot, lines: list[Setting], settings: Settings, cgroups: str, devices: list[Held]
-) -> list[Finding]:
+def memory(host: HostRoot, lines: list[Setting], settings: Settings, devices: list[Held]) -> list[Finding]:
     """Whether gpu-memory, in the first section that sets it, can be held of `devices`, as a start judges.
 
-    lines: of the files; settings: those of no section; cgroups: their version.
+    lines: of the files, of which the later one holds; settings: those of no section.
     """
-    sections: dict[tuple[str, str], dict[str, Setting]] = {}
-    for it in lines:
-        sections.setdefault((it.scope, it.pattern), {})[it.field] = it
-    own = next((own for own in sections.values() if "gpu_memory" in own and own["gpu_memory"].value != "off"), None)
-    if own is None:
+    last = {((it.scope, it.pattern), it.field): it for it in lines}
+    ours = [(of, it) for (of, field), it in last.items() if field == "gpu_memory" and it.value != "off"]
+    if not ours:
         return []
-    check, (file, _, line) = "GPU memory", own["gpu_memory"].where.rpartition(":")
-    values: dict[str, Any] = {field: it.value for field, it in own.items()}
+    section, (file, _, line) = ours[0][0], ours[0][1].where.rpartition(":")
+    own: dict[str, Any] = {field: it.value for (of, field), it in last.items() if of == section}
+    check, cgroup = "GPU memory", DeviceCgroup(cgroup_version(host))
     try:
         gpus = tuple([it.key for it in devices if "=" not in it.key])
-        found = memoryshare.memory_of(Request("", gpus), settings._replace(**values), host, DeviceCgroup(cgroups))
+        found = memoryshare.memory_of(Request("", gpus), settings._replace(**own), host, cgroup)
         devices = [it for it in devices if found.limit_of(it) is not None]
         why = next(filter(None, map(found.why_not, devices)), "")
     except ConfigError as err:
