@@ -359,7 +359,7 @@ def test_a_processor_among_the_gpus_of_the_topology_has_no_node(tree: Path) -> N
 
 @needs_root
 def test_any_device_is_one_that_has_an_index(tree: Path) -> None:
-    """Or a request for a GPU could be given a neural processor."""
+    """Or a request for a GPU could be given a neural processor.  Its lease has its node: an index moves with others."""
     for minor, kind in ((1, "drm"), (2, "accel")):
         node(tree, f"/dev/{kind}/acme{minor}", 240, minor, f"pci0000:00/0000:0{minor}:00.0/{kind}/acme{minor}")
     devices = [{"path": f"{kind}/acme*", "major": "acme", "each": True} for kind in ("drm", "accel")]
