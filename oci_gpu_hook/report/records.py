@@ -15,7 +15,7 @@ from oci_gpu_hook.errors import LONGEST_LIST, plain
 from oci_gpu_hook.kernel import syscalls
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.kernel.filetypes import is_regular
-from oci_gpu_hook.operations import Device, Mount, Relabel
+from oci_gpu_hook.operations import Device, LimitMemory, Mount, Relabel
 from oci_gpu_hook.report.progress import Progress
 from oci_gpu_hook.request.annotations import read_engine
 from oci_gpu_hook.request.state import State
@@ -104,6 +104,7 @@ def fields(progress: Progress, steps: dict[str, int], exit_code: int, sentence: 
     asked = request.asked() if request else ()
     operations = plan.given() if plan else ()
     devices = [operation.path for operation in operations if type(operation) is Device]
+    limits = [pair for it in operations if type(it) is LimitMemory for pair in it.limits]
     relabelled = [it.path for it in operations if type(it) is Relabel] if plan and plan.label else []
     ours = [
         ("CONTAINER", state.id),
@@ -114,6 +115,7 @@ def fields(progress: Progress, steps: dict[str, int], exit_code: int, sentence: 
         ("DRIVER", plan.provision.driver_version if plan else ""),
         ("DEVICES", str(len(devices)) if plan else ""),
         *[("DEVICE", path) for path in devices[:_MAX_DEVICES]],
+        *[("MEMORY", f"{name} {most}") for name, most in limits[:_MAX_DEVICES]],
         ("FILES", str([type(operation) for operation in operations].count(Mount)) if plan else ""),
         ("LABEL", plan.label if plan else ""),
         *[("RELABELLED", path) for path in relabelled[:_MAX_NOTES]],

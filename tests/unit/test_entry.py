@@ -22,7 +22,7 @@ from oci_gpu_hook.errors import LONGEST, LONGEST_LIST, ApplyError, BundleError, 
 from oci_gpu_hook.kernel import alarm
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.kernel.syscalls import SyscallError
-from oci_gpu_hook.operations import Device, Mount, Relabel
+from oci_gpu_hook.operations import Device, LimitMemory, Mount, Relabel
 from oci_gpu_hook.planning.plan import Provision
 from oci_gpu_hook.report import records, sentence
 from oci_gpu_hook.report.progress import Progress
@@ -49,6 +49,7 @@ class Plan:
             Mount("/usr/lib/a", "/usr/lib/a", (), True, ""),
             Mount("/usr/lib/b", "/usr/lib/b", (), True, ""),
             Relabel(relabelled, "c", "", True, ""),
+            LimitMemory("/c", "/c", (("drm/0000:03:00.0/vram", 1 << 30),) * devices, True, ""),
         )
 
     request: Request | None = None
