@@ -77,11 +77,11 @@ ROOTS = {
     "nvidia-container-cli": ("request.containercli", "runtime.configure"),
     "cdi": ("request.cdirequest", "planning.meanings"),
     "labels": ("planning.labels", "changes.contextset"),
+    "cgroup v1": ("changes.cgroup_v1",),
     # If a limit is asked for, or set.
     "device memory": ("request.memory", "planning.memoryshare", "changes.dmem"),
     # If the setting gpu-memory-by lets NVIDIA's driver limit it.
     "NVML": ("changes.nvmllimit",),
-    "cgroup v1": ("changes.cgroup_v1",),
     "cgroup v2": ("changes.cgroup_v2",),
     "systemd": ("formats.scopeunit", "changes.scope"),
 }
