@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from oci_gpu_hook.container.devicecgroup import DeviceCgroup
-from oci_gpu_hook.errors import ConfigError
+from oci_gpu_hook.errors import ConfigError, DriverError
 from oci_gpu_hook.formats.decimal import beginning
 from oci_gpu_hook.host.leases import FILE, read_leases
 from oci_gpu_hook.host.root import HostRoot
@@ -178,7 +178,7 @@ def memory(host: HostRoot, lines: list[Setting], settings: Settings, devices: li
         found = memoryshare.memory_of(Request("", gpus), settings._replace(**own), host, cgroup)
         devices = [it for it in devices if found.limit_of(it) is not None]
         why = next(filter(None, map(found.why_not, devices)), "")
-    except ConfigError as err:
+    except (ConfigError, DriverError) as err:
         why = err.message
     if why:
         fix = command("vi", f"+{line}", file, note="gpu-memory = off")
