@@ -94,10 +94,8 @@ def test_one_name_is_removed_and_the_other_stays(program: Program, tree: Path) -
     file = planted(tree, DOCKER, "{}")
     program(*words(tree, "docker", "--set-as-default"))
     program(*words(tree, "docker", "--name", "nvidia", "--set-as-default"))
-    assert json.loads(file.read_text()) == {
-        "runtimes": {"oci-gpu-runtime": OURS, "nvidia": OURS},
-        "default-runtime": "nvidia",
-    }
+    both = {"oci-gpu-runtime": OURS, "nvidia": OURS}
+    assert json.loads(file.read_text()) == {"runtimes": both, "default-runtime": "nvidia"}
     program(*words(tree, "docker", "--name", "oci-gpu-runtime", "--remove"))
     assert json.loads(file.read_text()) == {"runtimes": {"nvidia": OURS}, "default-runtime": "nvidia"}
     program(*words(tree, "docker", "--cdi", "--name", "nvidia"))
@@ -174,9 +172,8 @@ def test_the_difference_is_shown_by_a_dry_run_and_on_a_terminal(
 ) -> None:
     file = planted(tree, DOCKER, '{\n\t"a": "\x7f"\n}\n')
     before = state(file)
-    begin = (
-        f'--- /{DOCKER}\n+++ /{DOCKER}\n@@ -1,3 +1,8 @@\n {{\n-\t"a": "\\x7f"\n+\t"a": "\\x7f",\n+\t"runtimes": {{\n'
-    )
+    begin = f"--- /{DOCKER}\n+++ /{DOCKER}\n@@ -1,3 +1,8 @@\n {{\n"
+    begin += '-\t"a": "\\x7f"\n+\t"a": "\\x7f",\n+\t"runtimes": {\n'
     assert program(*words(tree, "docker", "--dry-run")).startswith(begin)
     assert program.err == "" and state(file) == before
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
@@ -337,9 +334,7 @@ def test_which_line_containerd_needs_is_told(program: Program, tree: Path, impor
 def test_what_containerd_imports_counts_wherever_it_lies_and_nothing_else(program: Program, tree: Path) -> None:
     """Also what a file imports that is imported."""
     for version, name in ((2, "grpc.v1.cri"), (3, "cri.v1.runtime")):
-        runc = (
-            f"version = {version}\n{RUNTIME.format(name, 'runc')}{OPTIONS.format(name, 'runc')}SystemdCgroup = true\n"
-        )
+        runc = f"{RUNTIME.format(name, 'runc')}{OPTIONS.format(name, 'runc')}SystemdCgroup = true\n"
         planted(tree, CONTAINERD, f"version = {version}\nimports = ['/srv/*.toml', '/etc/containerd/conf.d/*.toml']\n")
         planted(tree, "srv/1.toml", f"version = {version}\nimports = ['more/2.toml']\n")
         planted(tree, "srv/more/2.toml", runc)
@@ -354,10 +349,7 @@ def test_what_containerd_imports_counts_wherever_it_lies_and_nothing_else(progra
 
 def test_a_virtual_machines_shim_is_not_what_ours_is_made_like(program: Program, tree: Path) -> None:
     name = "cri.v1.runtime"
-    kata = (
-        RUNTIME.format(name, "kata").replace("runc.v2", "kata.v2")
-        + f"{OPTIONS.format(name, 'kata')}ConfigPath = '/x'\n"
-    )
+    kata = f"{RUNTIME}{OPTIONS}ConfigPath = '/x'\n".format(name, "kata").replace("runc.v2", "kata.v2")
     default = f"[plugins.'io.containerd.{name}'.containerd]\ndefault_runtime_name = 'kata'\n"
     planted(tree, CONTAINERD, f"version = 3\n{IMPORTS}{default}{kata}")
     program(*words(tree, "containerd"))
@@ -365,20 +357,13 @@ def test_a_virtual_machines_shim_is_not_what_ours_is_made_like(program: Program,
 
 
 def test_a_file_that_is_read_later_and_has_our_keys_is_told(program: Program, tree: Path) -> None:
-    name = "cri.v1.runtime"
-    later = {
-        "podman": (
-            "etc/containers/containers.conf.d/99-site.conf",
-            "[engine]\nhooks_dir = ['/usr']\nruntime = 'crun'\n",
-        ),
-        "crio": ("etc/crio/crio.conf.d/99-site.conf", "[crio.runtime]\nhooks_dir = ['/usr']\n"),
-        "containerd": (
-            "etc/containerd/conf.d/99-site.toml",
-            f"[plugins.'io.containerd.{name}'.containerd]\ndefault_runtime_name = 'runc'\n",
-        ),
-    }
+    plugin, hooks = "plugins.'io.containerd.cri.v1.runtime'.containerd", "hooks_dir = ['/usr']\n"
     planted(tree, CONTAINERD, f"version = 3\n{IMPORTS}")
-    for engine, (path, text) in later.items():
+    for engine, path, text in (
+        ("podman", "etc/containers/containers.conf.d/99-site.conf", f"[engine]\n{hooks}runtime = 'crun'\n"),
+        ("crio", "etc/crio/crio.conf.d/99-site.conf", f"[crio.runtime]\n{hooks}"),
+        ("containerd", "etc/containerd/conf.d/99-site.toml", f"[{plugin}]\ndefault_runtime_name = 'runc'\n"),
+    ):
         file = planted(tree, path, text)
         program(*words(tree, engine, *(["--set-as-default"] if engine != "crio" else [])))
         assert program.err.count(f"/{path} has ") == (2 if engine == "podman" else 1)
@@ -455,6 +440,19 @@ def test_k3s_and_rke2_get_a_template(program: Program, tree: Path, engine: str, 
     assert program.err == f"{engine} has it by /{folder}config.toml\n"
     assert program(*words(tree, "containerd", "--remove")) == f"removed /{folder}{name}\n"
     assert os.listdir(tree / folder) == ["config.toml"]
+
+
+def test_a_runtime_in_k3s_is_like_the_default_one_of_its_drop_ins(program: Program, tree: Path) -> None:
+    """Since 2026 its own template imports a folder of the administrator's."""
+    folder, name = RANCHERS.format("k3s"), "cri.v1.runtime"
+    made, drop_in = f"{folder}config.toml", f"{folder}config-v3.toml.d/9.toml"
+    planted(tree, made, f"imports = ['/{folder}config-v3.toml.d/*.toml']\n{rendered('k3s', 3, '')}")
+    file = planted(tree, drop_in, f"{RUNTIME.format(name, 'runc')}cgroup_writable = true\n")
+    program(*words(tree, "containerd"))
+    assert "cgroup_writable = true\n" in (tree / folder / "config-v3.toml.tmpl").read_text()
+    file.write_text(f"{OPTIONS.format(name, 'oci-gpu-runtime')}BinaryName = '/usr/bin/oci-gpu-runtime'\n")
+    program(*words(tree, "containerd"))
+    assert program.err.startswith(f"k3s has it by /{made}, /{drop_in}\n")
 
 
 def test_a_template_of_the_administrators_stays_and_nvidia_is_k3ss_own_name(program: Program, tree: Path) -> None:

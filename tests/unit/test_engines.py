@@ -25,6 +25,7 @@ from tests.unit import hosts
 ROOT = Path(__file__).parents[2]
 CRIO = "/etc/crio/crio.conf"
 CONTAINERD = "/etc/containerd/config.toml"
+K3S = "/var/lib/rancher/k3s/agent/etc/containerd/config.toml"
 DOCKER = "/etc/docker/daemon.json"
 SHIM = "/usr/bin/nvidia-container-runtime"
 
@@ -114,39 +115,41 @@ def test_engines_and_shims_are_found_in_their_files(tmp_path: Path) -> None:
 
 
 def test_podman_adds_to_its_folders_where_a_file_says_so(tmp_path: Path) -> None:
-    files = {
-        PODMAN: '[engine]\nhooks_dir = ["/one", {append = true}]\n',
-        f"{PODMAN}.d/1.conf": '[engine]\nhooks_dir = ["/two", 3]\n',
-    }
+    text = "[engine]\nhooks_dir = ['{}', {}]\n"
+    files = {PODMAN: text.format("/one", "{append = true}"), f"{PODMAN}.d/1.conf": text.format("/two", 3)}
     podman, _ = installed.installed(host(tmp_path / "adds", **files))
     assert podman.folders == (VENDORS_FOLDER, "/one", "/two")
     for file, folder in ((f"{PODMAN}.d/2.conf", "/three"), (ROOTFUL, "/four")):
-        files[file] = f'[engine]\nhooks_dir = ["{folder}", {{append = false}}]\n'
+        files[file] = text.format(folder, "{append = false}")
         podman, _ = installed.installed(host(tmp_path / folder[1:], **files))
         assert (podman.folders, podman.folders_file) == ((folder,), file)
 
 
 def test_the_containerd_that_k3s_brings_reads_specs(tmp_path: Path) -> None:
-    made = "/var/lib/rancher/k3s/agent/etc/containerd/config.toml"
     table = "[plugins.'io.containerd.cri.v1.runtime']\ncdi_spec_dirs = ['/d']\n"
-    hosts.plant(tmp_path, made, table)
+    hosts.plant(tmp_path, K3S, table)
     assert installed.find_readers(HostRoot(str(tmp_path)), None, "") == ()
     hosts.plant(tmp_path, "/usr/local/bin/k3s", "")
-    assert installed.find_readers(HostRoot(str(tmp_path)), None, "") == (Engine("containerd", ("/d",), made),)
+    assert installed.find_readers(HostRoot(str(tmp_path)), None, "") == (Engine("containerd", ("/d",), K3S),)
 
 
 def test_what_k3s_writes_at_each_start_is_not_named_to_be_changed(tmp_path: Path) -> None:
     """By its own settings, or what is on the host, it writes the same again."""
-    made = "/var/lib/rancher/k3s/agent/etc/containerd/config.toml"
     table = "[plugins.'io.containerd.cri.v1.runtime'.containerd]\ndefault_runtime_name = 'nvidia'\n"
-    table += "[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.nvidia.options]\nBinaryName = '{}'\n"
-    root = host(tmp_path, **{made: table.format(SHIM), SHIM: ""})
-    (default,) = diagnosis.other_hooks((), (), installed.shims(root, ()))
-    assert default.seen.startswith(f"{made} has NVIDIA's runtime as nvidia, the default")
+    table += f"[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.nvidia.options]\nBinaryName = '{SHIM}'\n"
+    (default,) = diagnosis.other_hooks((), (), installed.shims(host(tmp_path, **{K3S: table, SHIM: ""}), ()))
+    assert default.seen.startswith(f"{K3S} has NVIDIA's runtime as nvidia, the default")
     assert default.remedy == "sed -i '/^default-runtime:/d' /etc/rancher/k3s/config.yaml && systemctl restart 'k3s*'"
-    gone, none = diagnosis.containerd(host(tmp_path / "gone", **{made: table.format(SHIM)}), "dnf", is_alone=True)
+    gone, none = diagnosis.containerd(host(tmp_path / "gone", **{K3S: table}), "dnf", is_alone=True)
     assert (gone.level, gone.remedy) == (FAIL, "systemctl restart 'k3s*'")
     assert (none.level, none.remedy) == (WARN, "oci-gpu-hook configure containerd --set-as-default")
+    # What it imports since 2026 is the administrator's.
+    ours = f"{K3S.replace('config.toml', 'config-v3.toml.d')}/9.toml"
+    files = {K3S: f"imports = ['{ours.rpartition('/')[0]}/*.toml']\n", ours: table}
+    (default,) = diagnosis.other_hooks((), (), installed.shims(host(tmp_path / "own", **{SHIM: ""}, **files), ()))
+    assert default.remedy == f"sed -i '/^ *default_runtime_name *=/d' {ours} && systemctl restart 'k3s*'"
+    gone, _ = diagnosis.containerd(host(tmp_path / "both", **files), "dnf", is_alone=True)
+    assert gone.remedy == f"vi {ours}"
 
 
 BROKEN = f"{CRIO}.d/10-broken"
@@ -188,8 +191,7 @@ def test_a_registration_that_is_a_link_to_nowhere_is_passed_over_as_engines_do(t
     (tmp_path / "hooks").mkdir()
     (tmp_path / "hooks/gone.json").symlink_to("/nowhere")
     (tmp_path / "hooks/there.json").write_text("")
-    found = installed.of_folder(HostRoot(str(tmp_path)), "/hooks")
-    assert [item.path for item in found] == ["/hooks/there.json"]
+    assert [it.path for it in installed.of_folder(HostRoot(str(tmp_path)), "/hooks")] == ["/hooks/there.json"]
 
 
 def test_each_engine_is_known_wherever_one_must_be() -> None:

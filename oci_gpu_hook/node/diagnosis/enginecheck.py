@@ -105,22 +105,23 @@ def other_hooks(engines: Engines, registered: Registered, shims: list[Runtime], 
     return findings or [passed(check, "none that would give GPUs as well")]
 
 
-def _rancher(file: str) -> str:
-    """Which of k3s and RKE2 writes this file again at each of its starts; "" for neither."""
-    return file.partition("/var/lib/rancher/")[2].partition("/")[0]
+def _rancher(file: str) -> tuple[str, bool]:
+    """Which of k3s and RKE2 reads this file, "" for neither, and whether it writes it again at each of its starts."""
+    found = file.partition("/var/lib/rancher/")[2].partition("/")[0]
+    return found, bool(found) and file.endswith("/config.toml")
 
 
 def _without(shim: Runtime) -> Remedy:
     """Take NVIDIA's runtime out of an engine's settings; of a default one only that it is the default."""
-    kind, rancher = BY_NAME[shim.engine], _rancher(shim.file)
+    kind, (rancher, is_written) = BY_NAME[shim.engine], _rancher(shim.file)
+    again = command("systemctl", "restart", f"{rancher}*") if rancher else reread(kind)
     if not shim.is_default:
-        return then(command("vi", shim.file), reread(kind))
+        return then(command("vi", shim.file), again)
     if kind == DOCKER:
         return command("nvidia-ctk", "runtime", "configure", "--runtime=docker", "--nvidia-set-as-default=false")
-    if rancher:
-        own = command("sed", "-i", "/^default-runtime:/d", f"/etc/rancher/{rancher}/config.yaml")
-        return then(own, command("systemctl", "restart", f"{rancher}*"))
-    return then(command("sed", "-i", f"/^ *{kind.default} *=/d", shim.file), reread(kind))
+    if is_written:
+        return then(command("sed", "-i", "/^default-runtime:/d", f"/etc/rancher/{rancher}/config.yaml"), again)
+    return then(command("sed", "-i", f"/^ *{kind.default} *=/d", shim.file), again)
 
 
 def images_in_podman(host: HostRoot, engine: Engine) -> list[Finding]:
@@ -168,8 +169,8 @@ def of_runtimes(check: str, runtimes: list[Runtime], who: str, tool: str) -> lis
     for item in runtimes:
         seen = f"{item.file} has {item.program} as the runtime {item.name}{', the default' if item.is_default else ''}"
         if not item.is_there:
-            rancher = _rancher(item.file)
-            again = command("systemctl", "restart", f"{rancher}*") if rancher else command("vi", item.file)
+            rancher, is_written = _rancher(item.file)
+            again = command("systemctl", "restart", f"{rancher}*") if is_written else command("vi", item.file)
             remedy = install(tool) if item.is_ours else again
             findings.append(failed(check, f"{seen}, and it is not there: {who} with it do not start", remedy))
         elif item.is_ours:
@@ -189,8 +190,7 @@ def containerd(host: HostRoot, tool: str, *, is_alone: bool) -> list[Finding]:
         findings.append(passed(check, f"{plugins[0]} reads hooks.d, for pods, while it runs"))
     elif has_pods or is_alone:
         seen = "no runtime of containerd's is oci-gpu-runtime: its containers have GPUs by CDI alone"
-        remedy = command("oci-gpu-hook", "configure", "containerd", "--set-as-default")
-        findings.append(warned(check, seen, remedy))
+        findings.append(warned(check, seen, "oci-gpu-hook", "configure", "containerd", "--set-as-default"))
     return findings
 
 

@@ -48,14 +48,14 @@ def _rancher(host: HostRoot, file: EngineFile, asked: WantedRuntime, folder: str
     """A template for k3s or RKE2: their own, and a runtime like their default one, but by our program.  What their own
     has already cannot be said again.
     """
-    files = [item for item in _settings(host, CONTAINERD, file) if item[0] == f"{folder}/config.toml"]
-    values = files[0][1]
-    plugin = _PLUGINS[3 if values.get("version") in (3, 4) else 2]
+    # Since 2026 their own template imports a folder of drop-ins beside config.toml, which is the first of these.
+    files = [item for item in _settings(host, CONTAINERD, file) if item[0].startswith(f"{folder}/")]
+    plugin = _PLUGINS[3 if files[0][1].get("version") in (3, 4) else 2]
     tables, told = _runtime(host, files, plugin, asked)
-    if asked.default and values.get(f"plugins.{plugin}.containerd.default_runtime_name") != asked.name:
+    if asked.default and _merged(files).get(f"plugins.{plugin}.containerd.default_runtime_name") != asked.name:
         told.append(f"for each pod: default-runtime: {asked.name} in /etc/rancher/{engine}/config.yaml")
     if not tables:
-        return Change(file.text, (f"{engine} has it by {folder}/config.toml", *told))
+        return Change(file.text, (f"{engine} has it by {', '.join(dict(files))}", *told))
     if asked.name == "nvidia":
         # Twice the same table would keep containerd from starting.
         why = f"{engine} has a runtime of this name once there is a program nvidia-container-runtime"
