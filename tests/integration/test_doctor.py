@@ -357,6 +357,9 @@ PLANTED = {
     "mount -t tmpfs none /sys/fs/cgroup":
         Planted("fail", "cgroups", "is neither v2 nor has it the devices controller",
             "mount -t cgroup2 none /sys/fs/cgroup"),
+    "rm /usr/lib*/*/libcuda.so.*; ldconfig; mkdir -p /run/nvidia/driver/usr":
+        Planted("fail", "libraries", "is missing: compute is not served",
+            "vi /etc/oci-gpu-hook.conf  # driver-root = /run/nvidia/driver"),
 }
 # fmt: on
 

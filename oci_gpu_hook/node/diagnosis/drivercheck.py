@@ -22,6 +22,7 @@ from oci_gpu_hook.node.machine import kernelconfig
 from oci_gpu_hook.node.machine.foreignfile import number
 from oci_gpu_hook.planning import platforms
 from oci_gpu_hook.planning.plan import some
+from oci_gpu_hook.request.settings import SETTINGS
 from oci_gpu_hook.vendors import platform, tegra
 
 # In the sentences of `files.of_root`.
@@ -38,6 +39,8 @@ _INSTALL = {
     "dnf": command("dnf", "install", "nvidia-driver", "nvidia-driver-cuda"),
     "apt": command("apt", "install", "nvidia-driver", "nvidia-smi"),
 }
+# Where NVIDIA's GPU operator has the root of its driver container.
+_OPERATORS = "/run/nvidia/driver"
 _NODES = command("oci-gpu-hook", "inventory", "refresh", "--nodes")
 _REINSTALL = command("dnf", "reinstall", "nvidia-*", "libnvidia-*")
 # Packages of a driver, of whichever variant: libcuda1, libnvidia-tesla-470-cuda1, libnvidia-compute-580.
@@ -70,12 +73,11 @@ def check_driver(
     except DriverError as err:
         modules = kernelconfig.modules(host)
         if others and not {"nvidia", "nouveau"}.intersection(modules) and not hardware.expects_nvidia(host):
-            seen = "no GPU of NVIDIA's: other vendors' hardware is here"
-            return [passed("driver", seen), *folder(host)], None
+            return [passed("driver", "no GPU of NVIDIA's: other vendors' hardware is here"), *folder(host)], None
         return [absent(host, modules, err, tool)], None
     devices = with_nodes(host, found, ("modeset", "caps", "imex")).devices
     numbered = tuple([node for node in devices if node.present or not node.family])
-    return [*_parts(host, found, tool), *_gpus(host, found), *_nodes(host, numbered)], found
+    return [*_parts(host, driver_root, found, tool), *_gpus(host, found), *_nodes(host, numbered)], found
 
 
 def absent(host: HostRoot, modules: tuple[str, ...], err: DriverError, tool: str) -> Finding:
@@ -98,8 +100,7 @@ def of_platform(host: HostRoot, kind: str, proof: str) -> list[Finding]:
     except DriverError as err:
         return [found, failed("driver", err.message, _OF_PLATFORM[kind])]
     # What is left out is of every board, and more than a container may have: there is nothing to fix.
-    seen = "; ".join(left_out) or "all that it says of containers' files and devices serves"
-    return [found, passed("driver", seen)]
+    return [found, passed("driver", "; ".join(left_out) or "all that it says of containers' files and devices serves")]
 
 
 def nvml(found: DriverInventory, facts: Facts) -> list[Finding]:
@@ -128,7 +129,7 @@ def unasked(why: str, tool: str) -> Finding:
     return warned("NVML", why, _PYNVML[tool]) if "no pynvml" in why else failed("NVML", why, KERNELS_LOG)
 
 
-def _parts(host: HostRoot, found: DriverInventory, tool: str) -> list[Finding]:
+def _parts(host: HostRoot, driver_root: str, found: DriverInventory, tool: str) -> list[Finding]:
     kernel = found.driver_version
     findings = [passed("driver", f"the kernel module is of version {kernel}")]
     # Of a folder that others may write to no file is looked at.
@@ -139,6 +140,8 @@ def _parts(host: HostRoot, found: DriverInventory, tool: str) -> list[Finding]:
             continue
         if not misfit.found:
             remedy = _of_version(tool, kernel, _INSTALL["dnf"])
+            if driver_root == "/" and host.stat(f"{_OPERATORS}/usr"):
+                remedy = command("vi", SETTINGS, note=f"driver-root = {_OPERATORS}")
             seen = f"of version {kernel} is missing: {misfit.capability} is not served"
         elif misfit.found == kernel:
             remedy = _of_version(tool, kernel, _REINSTALL, "--reinstall")
@@ -192,8 +195,7 @@ def _nodes(host: HostRoot, wanted: tuple[DeviceNode, ...]) -> list[Finding]:
         # The hook makes nodes in containers, but in a user namespace it must bind the host's.
         seen = f"{some(missing, most=1)} missing: rootless containers cannot have them"
         findings.append(warned("nodes", seen, _NODES))
-    narrow = [n for n in wanted if n.present and not n.family and n.mode & 0o666 != 0o666]
-    if narrow:
+    if narrow := [n for n in wanted if n.present and not n.family and n.mode & 0o666 != 0o666]:
         paths = [node.path for node in narrow]
         # The hook gives their group by itself; a rootless engine, and CDI before 0.7, do not.
         seen = f"{some(paths, most=1)} of mode {narrow[0].mode:04o}: containers as other users need --group-add"
@@ -213,15 +215,13 @@ def rdma(host: HostRoot, modules: tuple[str, ...]) -> list[Finding]:
 
 
 def inventory(host: HostRoot, saved: DriverInventory | None, tool: str) -> Finding:
-    wrong = folder(host)
-    if wrong:
+    if wrong := folder(host):
         return wrong[0]
     if saved is None:
         seen = "none is saved" if host.stat(SAVED) is None else "what is saved is no longer true"
         return warned("inventory", f"{seen}: each start looks at the driver again", REFRESH)
     paths = [*[it.path for it in saved.libraries], *[it.path for it in saved.binaries]]
-    gone = [path for path in paths if host.stat(path) is None]
-    if gone:
+    if gone := [path for path in paths if host.stat(path) is None]:
         return failed("inventory", f"{gone[0]}, which each start would give, is not there any more", REFRESH)
     if saved.unlisted and not nodes.is_container(host):
         seen = f"NVML did not list {some(saved.unlisted)}, which the kernel module has: no container gets it"
