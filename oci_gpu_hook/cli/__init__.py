@@ -53,15 +53,13 @@ def main(arguments: list[str]) -> int:
     except HookError as err:
         print(f"oci-gpu-hook: {err}", file=sys.stderr)
         return err.exit_code
-    except BrokenPipeError:
-        # The reader of our output went away, as `head` does.
+    except (BrokenPipeError, SystemExit) as err:
+        # The reader of our output went away, as `head` does; where click meets that, it leaves this in place of stdout.
+        if isinstance(err, SystemExit) and not isinstance(sys.stdout, click.utils.PacifyFlushWrapper):
+            raise
         sys.stderr.close()
-        return 0
-    except SystemExit:
-        # Where click meets that, it leaves this in the place of stdout.
-        if isinstance(sys.stdout, click.utils.PacifyFlushWrapper):
-            return 0
-        raise
+        # A check that was cut off has not passed.
+        return OUR_BUG if arguments[:1] in (["doctor"], ["validate"]) else 0
     except OSError as err:
         # Errors of the files that a command reads or writes are caught there: this one is of our own output.
         print(f"oci-gpu-hook: cannot go on: {err.strerror or err}", file=sys.stderr)
