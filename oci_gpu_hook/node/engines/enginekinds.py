@@ -46,11 +46,11 @@ VARIABLE = "NVIDIA_VISIBLE_DEVICES=all"
 PODMAN = EngineKind(
     "podman",
     ("podman",),
-    files=tuple([
+    files=tuple(
         f"{folder}/containers/containers.{name}"
         for folder in ("/usr/share", "/etc")
         for name in ("conf", "conf.d/*.conf", "rootful.conf.d/*.conf")  # the last is podman 6's, and root's
-    ]),
+    ),
     table="engine",
     default="runtime",
     word="podman",
