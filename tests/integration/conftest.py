@@ -14,7 +14,7 @@ import pynvml
 import pytest
 
 from tests.integration import engines, roots
-from tests.integration.engines import INSTALLED, NODE, REPOSITORY, Bundle, Installed
+from tests.integration.engines import INSTALLED, NODE, REPOSITORY, Bundle, Installed, printed
 
 Maker = Callable[[str], Bundle]
 
@@ -31,9 +31,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     if INSTALLED in os.environ:
         return engines.installed()
     tree = tmp_path_factory.mktemp("installed")
-    subprocess.run(
-        ["make", "--silent", "-C", str(REPOSITORY), "install", f"DESTDIR={tree}"], check=True, stdout=subprocess.DEVNULL
-    )
+    printed("make", "--silent", "-C", REPOSITORY, "install", f"DESTDIR={tree}")
     # What a distribution may lack, where pip's --target puts it.
     vendor = tree / "usr/lib/oci-gpu-hook/vendor"
     vendor.mkdir()

@@ -31,6 +31,8 @@ PROCDRIVER = {
 HANGS = 1800
 # Of the environment: the folder below which the session has installed the hook.
 INSTALLED = "OCI_GPU_HOOK_INSTALLED"
+# Words before a command: in a mount namespace of its own.
+UNSHARED = ("unshare", "--mount", "--propagation", "private")
 RUNTIMES = [("runc", "v1"), ("runc", "v2"), ("crun", "v1"), ("crun", "v2")]
 
 
@@ -199,6 +201,13 @@ def on_node(
     return _outcome([*line, "--"], install + script, timeout, environment)
 
 
+def printed(*words: str | Path, **how: Any) -> str:
+    """What a command of this machine's prints on stdout; it must have succeeded."""
+    done = subprocess.run(words, check=False, capture_output=True, text=True, **how)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return str(done.stdout)
+
+
 def _outcome(line: list[str], script: str, timeout: int, environment: dict[str, str] | None = None) -> Outcome:
     words = [*line, "/bin/sh", "-eu", "-c", script]
     done = subprocess.run(
@@ -233,15 +242,12 @@ done </proc/self/mountinfo
 def on_host(installed: Installed, script: str, *, timeout: int = HANGS) -> Outcome:
     """Run a shell script on this very host and its driver, with the hook installed for as long as it runs."""
     install = f"cp -a {shlex.quote(str(installed.tree))}/usr/. /usr/\n"
-    return _outcome(["unshare", "--mount", "--propagation", "private"], HOST + install + script, timeout)
+    return _outcome([*UNSHARED], HOST + install + script, timeout)
 
 
 def run_unshared(code: str, *namespaces: str) -> str:
     """What Python code prints that uses this tree's modules, in a mount namespace of its own."""
-    line = ["unshare", "--mount", "--propagation", "private", *namespaces, sys.executable]
-    done = subprocess.run([*line, "-c", code], check=False, capture_output=True, text=True, cwd=REPOSITORY)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return printed(*UNSHARED, *namespaces, sys.executable, "-c", code, cwd=REPOSITORY)
 
 
 def start(runtime: str, bundle: Bundle, name: str = "") -> str:
@@ -256,8 +262,7 @@ def version(program: str) -> tuple[int, ...]:
     """That of an engine of this machine, for what differs between two of them; () if it is not there."""
     if not shutil.which(program):
         return ()
-    said = subprocess.run([program, "--version"], check=True, capture_output=True, text=True).stdout
-    return tuple(int(part) for part in re.findall("[0-9]+", said)[:3])
+    return tuple(int(part) for part in re.findall("[0-9]+", printed(program, "--version"))[:3])
 
 
 # podman from 5.4 on starts the hooks of CDI specs before those of hooks.d: the simulated driver is a device, too, and

@@ -13,7 +13,6 @@ import fcntl
 import os
 import signal
 import stat
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from errno import EACCES, ENOENT, ENXIO, EPERM
@@ -29,6 +28,7 @@ from oci_gpu_hook.formats import devicefilter
 from oci_gpu_hook.formats.devicerule import DeviceRule
 from oci_gpu_hook.kernel import bpf, syscalls
 from tests.gpunode import boot
+from tests.integration.engines import printed
 
 Maker = Callable[..., Path]
 
@@ -47,11 +47,6 @@ ALLOW_ALL = bytes.fromhex("b4000000010000009500000000000000")
 RUNTIME_LIKE = devicefilter.program((*SPEC_RULES, *devicefilter.runtime_defaults()))
 
 
-def command(*arguments: str) -> None:
-    done = subprocess.run(arguments, capture_output=True, text=True)
-    assert done.returncode == 0, f"{arguments}: {done.stderr}"
-
-
 @pytest.fixture
 def own_mounts() -> Iterator[None]:
     """This process in a mount namespace of its own, and afterwards back at home."""
@@ -59,8 +54,8 @@ def own_mounts() -> Iterator[None]:
     if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNS):
         pytest.fail(f"this test needs a mount namespace: {os.strerror(ctypes.get_errno())}")
     try:
-        command("mount", "--make-rprivate", "/")
-        command("umount", "--recursive", str(ROOT))
+        printed("mount", "--make-rprivate", "/")
+        printed("umount", "--recursive", str(ROOT))
         yield
     finally:
         syscalls.setns(home, CLONE_NEWNS)
@@ -70,20 +65,20 @@ def own_mounts() -> Iterator[None]:
 
 @pytest.fixture
 def v2(own_mounts: None) -> None:
-    command("mount", "-t", "cgroup2", "none", str(ROOT))
+    printed("mount", "-t", "cgroup2", "none", str(ROOT))
 
 
 @pytest.fixture
 def v1(own_mounts: None) -> None:
-    command("mount", "-t", "tmpfs", "none", str(ROOT))
+    printed("mount", "-t", "tmpfs", "none", str(ROOT))
     (ROOT / "devices").mkdir()
-    command("mount", "-t", "cgroup", "-o", "devices", "none", str(ROOT / "devices"))
+    printed("mount", "-t", "cgroup", "-o", "devices", "none", str(ROOT / "devices"))
 
 
 @pytest.fixture
 def nodes(own_mounts: None, tmp_path: Path) -> Path:
     """A folder of device nodes, none of which has a driver but null and kmsg."""
-    command("mount", "-t", "tmpfs", "none", str(tmp_path))
+    printed("mount", "-t", "tmpfs", "none", str(tmp_path))
     for name, numbers in DEVICES.items():
         os.mknod(tmp_path / name, stat.S_IFCHR | 0o666, os.makedev(*numbers))
     return tmp_path
@@ -313,7 +308,7 @@ PINNED = "crun/libpod_scope"
 @pytest.fixture
 def pins(container: DeviceCgroup, nodes: Path) -> Path:
     """A root with a folder of pinned programs, as crun makes it: one that is attached to the container's cgroup."""
-    command("mount", "-t", "bpf", "none", str(nodes))
+    printed("mount", "-t", "bpf", "none", str(nodes))
     (nodes / "crun").mkdir(0o700)
     (prog_id,) = attach(container.path, RUNTIME_LIKE)
     bpf.obj_pin(bpf.prog_get_fd_by_id(prog_id), str(nodes / PINNED))
@@ -349,9 +344,9 @@ def another_program(root: Path) -> None:
     bpf.obj_pin(loaded(RUNTIME_LIKE), str(root / PINNED))
 
 
-def does(*commands: str) -> Callable[[Path], None]:
+def does(*commands: str) -> Callable[[Path], object]:
     """Shell commands in the root of the pins; $PIN is ours."""
-    return lambda root: command("env", "-C", str(root), f"PIN={PINNED}", "sh", "-euc", "; ".join(commands))
+    return lambda root: printed("env", "-C", str(root), f"PIN={PINNED}", "sh", "-euc", "; ".join(commands))
 
 
 CHANGES = {

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import ast
 import os
-import subprocess
 import sys
 from typing import Any
 
 import pytest
 
-from tests.integration.engines import REPOSITORY
+from tests.integration.engines import REPOSITORY, UNSHARED, printed
 
 BASE = f"test-{os.getpid()}"
 ID = "0123456789abcdef" * 4
@@ -47,12 +46,10 @@ for pid in sys.argv[2:]:
 
 def located(version: str, script: str) -> list[Any]:
     """What is found by a script on such a host; what is expected without a process stands behind it."""
-    words = ["unshare", "--mount", "--propagation", "private", "sh", "-eu", "-c"]
     text = SETTING.format(host=HOSTS[version]) + script
     environment = {**os.environ, "CODE": CODE}
-    done = subprocess.run([*words, text], cwd=REPOSITORY, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return [ast.literal_eval(line) for line in done.stdout.splitlines()]
+    out = printed(*UNSHARED, "sh", "-euc", text, cwd=REPOSITORY, env=environment)
+    return [ast.literal_eval(line) for line in out.splitlines()]
 
 
 def none(reason: str) -> tuple[str, ...]:

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
+
+from tests.integration.engines import printed
 
 # What a distribution's packages provide to ours.
 PROVIDED = (
@@ -43,8 +44,7 @@ install -D /bin/true %{buildroot}/usr/bin/nvidia-container-runtime-hook
 
 def build_base(folder: Path, python: str = "") -> Path:
     """The package that stands for everything that is not ours; python: as if /usr/bin/python3 were of this version."""
-    words = ["/usr/bin/python3", "-c", "import sys; print('%d.%d.%d' % sys.version_info[:3])"]
-    version = subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
+    version = printed("/usr/bin/python3", "-c", "import sys; print('%d.%d.%d' % sys.version_info[:3])").strip()
     provided = PROVIDED.format(version=python or version, abi=version.rpartition(".")[0])
     return _built(folder, "base", f"Provides: {provided}", FOLDERS)
 
@@ -62,9 +62,7 @@ def build_successor(folder: Path) -> Path:
 def _built(folder: Path, name: str, lines: str, files: str) -> Path:
     spec = folder / "one.spec"
     spec.write_text(SPEC.format(name=name, lines=lines) + files)
-    words = ["rpmbuild", "-bb", "--define", f"_topdir {folder}", str(spec)]
-    done = subprocess.run(words, check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    printed("rpmbuild", "-bb", "--define", f"_topdir {folder}", spec)
     [package] = (folder / "RPMS/noarch").glob("*.rpm")
     return package
 
@@ -84,6 +82,5 @@ def pack(folder: Path, control: dict[str, str], files: dict[str, str]) -> Path:
         else:
             path.write_text(content)
             path.chmod(0o755)
-    words = ["dpkg-deb", "--root-owner-group", "--build", str(tree), f"{tree}.deb"]
-    subprocess.run(words, check=True, capture_output=True)
+    printed("dpkg-deb", "--root-owner-group", "--build", tree, f"{tree}.deb")
     return Path(f"{tree}.deb")

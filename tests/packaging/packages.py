@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from pathlib import Path
 from typing import NamedTuple, Union
 
+from tests.integration.engines import printed
 from tests.packaging.views import Ended, View
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,10 +42,8 @@ NAMES = ("oci-gpu-hook", "oci-gpu-hook-cli", "oci-gpu-hook-docker", "oci-gpu-hoo
 
 def build(kind: str, folder: Path, version: str = "", tree: Path = ROOT) -> Release:
     """The packages of a tree, by the script that `make rpm` or `make deb` starts."""
-    words = [str(tree / f"packaging/{kind}.sh"), str(folder), *([version] if version else [])]
-    done = subprocess.run(words, check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    found = [Path(line) for line in done.stdout.split() if not line.endswith(".src.rpm")]
+    out = printed(tree / f"packaging/{kind}.sh", folder, *([version] if version else []))
+    found = [Path(line) for line in out.split() if not line.endswith(".src.rpm")]
     built = {re.split(r"[-_]\d", path.name)[0]: path for path in found}
     assert len(built) == len(found), found
     return Release(*[built[name] for name in NAMES])
@@ -111,9 +109,8 @@ class Deb:
 
     def contents(self, package: Path) -> set[str]:
         """The paths of the files and links."""
-        words = f"dpkg-deb --fsys-tarfile {package} | tar -t"
-        done = subprocess.run(words, shell=True, check=True, capture_output=True, text=True)
-        found = {f"/{line[2:]}" for line in done.stdout.splitlines() if not line.endswith("/")}
+        out = printed("sh", "-c", f"dpkg-deb --fsys-tarfile {package} | tar -t")
+        found = {f"/{line[2:]}" for line in out.splitlines() if not line.endswith("/")}
         return {path.replace("/vendor-completions/", "/site-functions/") for path in found}
 
     def version(self, package: Path) -> list[str]:
@@ -136,13 +133,12 @@ Kind = Union[Rpm, Deb]
 
 
 def query(package: Path, *words: str) -> str:
-    return subprocess.run(["rpm", "-qp", *words, package], check=True, capture_output=True, text=True, cwd="/").stdout
+    return printed("rpm", "-qp", *words, package, cwd="/")
 
 
 def field(package: Path, name: str) -> str:
     """A field of a Debian package's control file."""
-    done = subprocess.run(["dpkg-deb", "--field", package, name], check=True, capture_output=True, text=True)
-    return done.stdout.strip()
+    return printed("dpkg-deb", "--field", package, name).strip()
 
 
 def copy_of_tree(folder: Path) -> Path:
@@ -179,8 +175,7 @@ def _forget(tree: Path) -> None:
 
 def install_by_hand(root: Path) -> None:
     """As `make install` does, the halves that one that was stopped leaves, and what pip has put beside it."""
-    words = ["make", "--silent", "-C", str(ROOT), "install", f"DESTDIR={root}"]
-    subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+    printed("make", "--silent", "-C", ROOT, "install", f"DESTDIR={root}")
     for half in ("vendor/click", ".new/oci_gpu_hook", "oci_gpu_hook/__linked__"):
         (root / LIBRARY[1:] / half).mkdir(parents=True, exist_ok=True)
     (root / PACKAGE[1:] / "hook.py").write_text("half a modu")

@@ -9,14 +9,13 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from oci_gpu_hook.node.diagnosis import remedy
 from tests.integration import roots
-from tests.integration.engines import REPOSITORY, on_node
+from tests.integration.engines import REPOSITORY, on_node, printed
 from tests.integration.inside import ALLOWED, COMPUTE, node
 from tests.packaging import others, packages
 from tests.packaging.conftest import PYENV
@@ -37,8 +36,7 @@ def compiled(view: View) -> set[str]:
 
 def tags(python: str) -> set[str]:
     """What `compiled` says of a package that was made for this Python."""
-    words = [python, "-ISc", "import sys; print(sys.implementation.cache_tag)"]
-    tag = subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
+    tag = printed(python, "-ISc", "import sys; print(sys.implementation.cache_tag)").strip()
     return {tag, f"modules.{tag}"}
 
 
@@ -52,21 +50,18 @@ def test_what_doctor_says_of_a_missing_package_brings_it(view: View) -> None:
 
 def test_lintian_has_nothing_to_say_that_is_not_explained(release: Release, tmp_path: Path) -> None:
     [changes] = release.hook.parent.glob("*.changes")
-    words = ["lintian", "--allow-root", "--fail-on", "error,warning", str(changes)]
     # It leaves files in its temporary folder.
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    done = subprocess.run(words, check=False, capture_output=True, text=True, env=environment)
-    assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
+    assert printed("lintian", "--allow-root", "--fail-on", "error,warning", changes, env=environment) == ""
 
 
 def test_a_release_is_the_sources_and_all_packages_with_their_checksums(tmp_path: Path) -> None:
-    done = subprocess.run([packages.ROOT / "packaging/dist.sh", tmp_path / "dist"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    printed(packages.ROOT / "packaging/dist.sh", tmp_path / "dist")
     names = {path.name for path in (tmp_path / "dist").iterdir()}
     assert len([name for name in names if name.endswith(".deb")]) == 4
     assert len([name for name in names if name.endswith(".noarch.rpm")]) == 4
     assert len([name for name in names if name.endswith(".src.rpm")]) == len([n for n in names if "tar" in n]) == 1
-    subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=tmp_path / "dist", check=True)
+    printed("sha256sum", "--check", "--quiet", "SHA256SUMS", cwd=tmp_path / "dist")
 
 
 def test_what_is_in_the_package_is_made_and_started_and_a_removal_leaves_the_settings(

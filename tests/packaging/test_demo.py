@@ -6,11 +6,11 @@ The RPMs are installed in a private view of /usr, /etc and /run.
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.integration.engines import UNSHARED, printed
 from tests.packaging import packages
 
 DEMO = "make --silent --no-print-directory -C {tree} demo"
@@ -34,10 +34,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def said(script: str) -> str:
     """What a script prints that succeeds in a mount namespace of its own."""
-    words = ["unshare", "--mount", "--propagation", "private", "/bin/sh", "-eu", "-c", script]
-    done = subprocess.run(words, check=False, capture_output=True, text=True, cwd="/")
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return printed(*UNSHARED, "/bin/sh", "-euc", script, cwd="/")
 
 
 def test_it_shows_this_trees_hook_and_leaves_nothing(tree: Path, tmp_path: Path) -> None:
