@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import re
 from pathlib import Path
@@ -20,13 +19,8 @@ SEARCH = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
 
 def traced(made: Bundle, log: Path, *options: str) -> Bundle:
     (ours,) = [hook for hook in made.config["hooks"]["createRuntime"] if hook["path"] == HOOK]
-    ours = copy.deepcopy(ours)
-    made.config["hooks"] = copy.deepcopy(made.config["hooks"])
-    ours["path"], ours["args"] = (
-        "/usr/bin/strace",
-        ["strace", "-f", "-y", "-o", str(log), *options, HOOK, *ours["args"][1:]],
-    )
-    made.config["hooks"]["createRuntime"][-1] = ours
+    words = ["strace", "-f", "-y", "-o", str(log), *options, HOOK, *ours["args"][1:]]
+    ours.update(path="/usr/bin/strace", args=words)
     return made
 
 
@@ -37,7 +31,6 @@ def planned(made: Bundle, output: Path) -> Bundle:
         f"--pid $pid --id {made.path.name} --json >{output}"
     )
     hook = {"path": "/bin/sh", "args": ["sh", "-c", script], "env": SEARCH}
-    made.config["hooks"] = copy.deepcopy(made.config["hooks"])
     made.config["hooks"]["createRuntime"].insert(1, hook)
     return made
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import re
@@ -119,11 +118,8 @@ def test_a_container_as_another_user_uses_its_gpu(bundle: Maker) -> None:
     made.config["process"]["capabilities"] = {}
     made.config["process"]["noNewPrivileges"] = True
     # An engine's umask may be 077, and what is made for the container must be readable all the same.
-    hooks = copy.deepcopy(made.config["hooks"])
-    ours = hooks["createRuntime"][-1]
-    ours["args"] = ["sh", "-c", f"umask 077; exec {ours['path']} createRuntime"]
-    ours["path"] = "/bin/sh"
-    made.config["hooks"] = hooks
+    ours = made.config["hooks"]["createRuntime"][-1]
+    ours.update(path="/bin/sh", args=["sh", "-c", f"umask 077; exec {ours['path']} createRuntime"])
     read = "cat /proc/driver/nvidia/params /lib/firmware/nvidia/*/gsp* >/dev/null"
     script = f"{read} && ls /proc/driver/nvidia/gpus/*/information && /app/cuda"
     out = run("runc", "v2", made.runs("/bin/sh", "-c", script)).printed()
