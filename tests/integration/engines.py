@@ -102,6 +102,11 @@ class Bundle:
         }
         return self
 
+    def changed(self, lines: str, folder: str = "") -> Bundle:
+        """Change the root by shell lines, which begin in this folder of it."""
+        subprocess.run(["sh", "-euc", lines], check=True, cwd=self.rootfs / folder)
+        return self
+
     def privileged(self) -> Bundle:
         self.config["process"]["capabilities"]["bounding"].append("CAP_SYS_ADMIN")
         return self

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -46,28 +45,14 @@ def start_layered(made: Bundle, folder: Path, runtime: str = "runc") -> Outcome:
     return on_node(layered(made, folder) + start(runtime, made))
 
 
-def linked(root: Path) -> None:
-    (root / CACHE).rename(root / "etc/real")
-    (root / CACHE).symlink_to("real")
-
-
-def piped(root: Path) -> None:
-    (root / CACHE).unlink()
-    os.mkfifo(root / CACHE)
-
-
-CACHES: dict[str, Callable[[Path], object]] = {
-    "ldconfig's": lambda root: None,
-    "empty": lambda root: (root / CACHE).write_bytes(b""),
-    "missing": lambda root: (root / CACHE).unlink(),
-}
+# What the image has, made in its /etc.
+CACHES = {"ldconfig's": ":", "empty": ": >ld.so.cache", "missing": "rm ld.so.cache"}
 
 
 @pytest.mark.parametrize("cache", CACHES)
 @pytest.mark.parametrize("runtime", ["runc", "crun"])
 def test_ldconfig_keeps_the_driver(bundle: Maker, tmp_path: Path, runtime: str, cache: str) -> None:
-    made = bundle("debian").asks("0").runs(*SHOW)
-    CACHES[cache](made.rootfs)
+    made = bundle("debian").asks("0").runs(*SHOW).changed(CACHES[cache], "etc")
     done = start_layered(made, tmp_path, runtime)
     assert done.out.splitlines()[:5] == [*FOUND, "done", *FOUND], done.out + done.err
     # What ldconfig and we have for a moment is gone.
@@ -96,28 +81,22 @@ def test_another_driver_replaces_its_names_alone(bundle: Maker, tmp_path: Path) 
     assert first["etc/ld.so.conf.d/000-oci-gpu-hook.conf"] == b""
 
 
-def volume(made: Bundle, folder: Path, *options: str) -> None:
-    shutil.copytree(made.rootfs / "etc", folder, symlinks=True)
-    made.mounts(folder, "/etc", *options)
-
-
-UNWRITTEN: dict[str, Callable[[Bundle, Path], object]] = {
-    "garbage": lambda made, folder: (made.rootfs / CACHE).write_bytes(b"x" * 5000),
-    "cut off": lambda made, folder: (made.rootfs / CACHE).write_bytes((made.rootfs / CACHE).read_bytes()[:100]),
-    "a link": lambda made, folder: linked(made.rootfs),
-    "a fifo": lambda made, folder: piped(made.rootfs),
-    "a volume": lambda made, folder: volume(made, folder, "rw"),
-    "a read-only volume": lambda made, folder: volume(made, folder, "ro"),
-    "a tmpfs": lambda made, folder: made.config["mounts"].append(
-        {"type": "tmpfs", "source": "tmpfs", "destination": "/etc"}
-    ),
+UNWRITTEN = {
+    "garbage": "head -c 5000 /dev/zero | tr '\\0' x >ld.so.cache",
+    "cut off": "truncate -s 100 ld.so.cache",
+    "a link": "mv ld.so.cache real; ln -s real ld.so.cache",
+    "a fifo": "rm ld.so.cache; mkfifo ld.so.cache",
+    **dict.fromkeys(("rw volume", "ro volume", "tmpfs"), ":"),
 }
 
 
 @pytest.mark.parametrize("case", UNWRITTEN)
 def test_what_is_no_own_file_is_mounted_over(bundle: Maker, tmp_path: Path, case: str) -> None:
-    made = bundle("debian").asks("0", "utility")
-    UNWRITTEN[case](made, tmp_path / "etc")
+    made = bundle("debian").asks("0", "utility").changed(UNWRITTEN[case], "etc")
+    if "volume" in case:
+        made.mounts(shutil.copytree(made.rootfs / "etc", tmp_path / "etc", symlinks=True), "/etc", case[:2])
+    elif case == "tmpfs":
+        made.config["mounts"].append({"type": "tmpfs", "source": "tmpfs", "destination": "/etc"})
     before = kept(made.rootfs), kept(tmp_path)
     (tmp_path / "layer").mkdir()
     show = f"nvidia-smi -L; {LISTED.replace('cuda', 'nvidia-ml')}"

@@ -131,10 +131,7 @@ def test_a_container_as_another_user_uses_its_gpu(bundle: Maker) -> None:
 def test_in_a_user_namespace_the_hosts_nodes_are_bound(bundle: Maker, runtime: str, cgroup: str, root: int) -> None:
     made = bundle("busybox").asks("1,5").in_user_namespace(root)
     # As in RHEL's images.
-    for folder in ("usr", "usr/bin", "usr/lib64"):
-        (made.rootfs / folder).mkdir(exist_ok=True)
-        os.chown(made.rootfs / folder, root, root)
-        (made.rootfs / folder).chmod(0o555)
+    made.changed(f"mkdir -p usr/bin usr/lib64; for it in usr usr/*; do chown {root}:{root} $it; chmod 555 $it; done")
     show = "for path in /dev/nvidia*; do echo $({ true <$path; } 2>&1); done; cat /proc/self/mountinfo"
     out = run(runtime, cgroup, made.runs("/bin/sh", "-c", show)).printed()
     assert out.count(ALLOWED[0]) == 5, out
@@ -144,8 +141,7 @@ def test_in_a_user_namespace_the_hosts_nodes_are_bound(bundle: Maker, runtime: s
 @pytest.mark.parametrize("runtime", ["runc", "crun"])
 def test_no_node_stays_on_a_disk(bundle: Maker, runtime: str) -> None:
     """Where /dev is a folder of the root: it would be open to users of the host who have the root."""
-    made = bundle("busybox").asks("5").without("/dev")
-    (made.rootfs / "dev").mkdir(exist_ok=True)
+    made = bundle("busybox").asks("5").without("/dev").changed("mkdir -p dev")
     out = run(runtime, "v2", made.runs("/bin/sh", "-c", "cat /proc/self/mountinfo")).printed()
     assert {*COMPUTE, node(5)} <= set(mounted(out))
     left = [*made.rootfs.glob("dev/nvidia*")]
@@ -154,9 +150,7 @@ def test_no_node_stays_on_a_disk(bundle: Maker, runtime: str) -> None:
 
 def test_a_link_to_a_folder_that_is_missing_leads_there(bundle: Maker) -> None:
     """Also one whose text ends in a slash."""
-    made = bundle("busybox").asks("5")
-    (made.rootfs / "usr/local").mkdir(parents=True, exist_ok=True)
-    (made.rootfs / "usr/local/nvidia").symlink_to("/opt/nvidia/")
+    made = bundle("busybox").asks("5").changed("mkdir -p usr/local; ln -s /opt/nvidia/ usr/local/nvidia")
     assert run("runc", "v2", made.runs("/bin/ls", "/usr/local/nvidia/")).printed()
 
 

@@ -223,7 +223,6 @@ def test_nothing_else_is_restored(bundle: Maker) -> None:
 
 FOLDER = "/usr/local/nvidia/lib64"
 IMAGES = f"usr/lib/{roots.MULTIARCH}"
-CUDA = f"{IMAGES}/libcuda.so.1"
 DRIVERS = {"h100x8": "580.65.06", "h100mig": "590.48.01", "v100": "535.183.01"}
 
 SEE = "/app/cuda; LD_LIBRARY_PATH=/usr/lib/*-linux-gnu /app/cuda; nvidia-smi; cat /proc/self/mountinfo"
@@ -278,40 +277,28 @@ def test_another_driver_finds_nothing_of_the_last(bundle: Maker) -> None:
     assert len(left) == 1
 
 
-def older_versions(cuda: Path) -> None:
-    """What each start left until it had a folder for the driver: empty files, and links to them."""
-    for name in ("libcuda.so.535.54.03", "libnvidia-ml.so.535.54.03"):
-        (cuda.parent / name).touch()
-        (cuda.parent / f"{name.partition('.so.')[0]}.so.1").symlink_to(name)
-    (cuda.parent / "libcuda.so").symlink_to("libcuda.so.535.54.03")
-    (cuda.parents[2] / "bin/nvidia-smi").touch()
-
-
-def own_file(cuda: Path) -> None:
-    cuda.write_text("the image's own")
-
-
-def own_link(cuda: Path) -> None:
-    (cuda.parent / "libcuda.so.535.54.03").write_text("the image's own")
-    cuda.symlink_to("libcuda.so.535.54.03")
-
-
-def dangling_link(cuda: Path) -> None:
-    cuda.symlink_to("/usr/lib/libcuda.so.535.54.03")
+# What an image has, made in its folder of libraries; each start left the last until it had a folder for the driver.
+PLANTED = {
+    "own file": "echo own >libcuda.so.1",
+    "own link": "echo own >libcuda.so.535.54.03; ln -s libcuda.so.535.54.03 libcuda.so.1",
+    "dangling link": "ln -s /usr/lib/libcuda.so.535.54.03 libcuda.so.1",
+    "older versions": """
+for name in libcuda libnvidia-ml; do touch $name.so.535.54.03; ln -s $name.so.535.54.03 $name.so.1; done
+ln -s libcuda.so.535.54.03 libcuda.so; touch ../../bin/nvidia-smi""",
+}
 
 
 @pytest.mark.parametrize(("runtime", "with_users"), [("runc", True), ("crun", False)])
 def test_what_an_image_has_stays(bundle: Maker, runtime: str, with_users: bool) -> None:
     """And is in no way, where LD_LIBRARY_PATH names its folder; in a user namespace too."""
     scripts, before = {}, {}
-    for planted in (own_file, own_link, dangling_link, older_versions):
-        made = bundle("debian").asks("0")
-        planted(made.rootfs / CUDA)
+    for name, plant in PLANTED.items():
+        made = bundle("debian").asks("0").changed(plant, IMAGES)
         if with_users:
             made.in_user_namespace(0)
         before[made.rootfs] = named(made.rootfs)
         line = start(runtime, made.runs(*LOOKS))
-        scripts.update({f"{planted.__name__} {time}": line for time in ("once", "twice")})
+        scripts.update({f"{name} {time}": line for time in ("once", "twice")})
     found = in_turn(scripts)
     assert len(found) == 8
     for lines in found.values():

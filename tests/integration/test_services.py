@@ -73,9 +73,7 @@ def test_a_container_in_the_container_mounts_a_socket_again(bundle: Maker) -> No
     """And the container's root replaces none, in the container or on the host."""
     made = bundle("busybox").asks("0", "compute,utility")
     made.config["process"]["user"] = {"uid": 1000, "gid": 1000}
-    made.runs("/bin/busybox", "unshare", "-Urm", "/bin/sh", "-c", AGAIN)
-    (made.rootfs / "again").touch()
-    (made.rootfs / "mnt").mkdir(exist_ok=True)
+    made.changed("touch again; mkdir -p mnt").runs("/bin/busybox", "unshare", "-Urm", "/bin/sh", "-c", AGAIN)
     root = bundle("busybox").asks("0", "compute,utility").runs("/bin/sh", "-c", REPLACE)
     plant = f"{CLEAN}mkdir /run/nvidia-persistenced\n{SOCKET}mkdir /tmp/nvidia-mps; mkfifo /tmp/nvidia-mps/control\n"
     look = "[ -S /run/nvidia-persistenced/socket ] && ls /tmp/nvidia-mps"

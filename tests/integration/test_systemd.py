@@ -119,9 +119,7 @@ podman {PODMAN_RUN} --detach --name stay --log-driver=k8s-file --env NVIDIA_VISI
 @pytest.mark.parametrize("cgroup", CGROUPS)
 def test_systemd_forgets_a_failed_start(bundle: Maker, tmp_path: Path, cgroup: str) -> None:
     made = traced(stays(bundle("busybox"), "runc", "no"), tmp_path / "trace", "-s", "4096")
-    for name in ("dev", "proc", "sys"):
-        (made.rootfs / name).mkdir()
-    made.write()
+    made.changed("mkdir dev proc sys").write()
     words = f"runc --systemd-cgroup run --bundle {made.path} stay-no"
     script = f"""
         mount --bind {made.rootfs} {made.rootfs} && mount -o remount,bind,ro {made.rootfs}
