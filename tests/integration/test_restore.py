@@ -225,7 +225,7 @@ FOLDER = "/usr/local/nvidia/lib64"
 IMAGES = f"usr/lib/{roots.MULTIARCH}"
 DRIVERS = {"h100x8": "580.65.06", "h100mig": "590.48.01", "v100": "535.183.01"}
 
-SEE = "/app/cuda; LD_LIBRARY_PATH=/usr/lib/*-linux-gnu /app/cuda; nvidia-smi; cat /proc/self/mountinfo"
+SEE = f"/app/cuda; LD_LIBRARY_PATH=/{IMAGES} /app/cuda; nvidia-smi; cat /proc/self/mountinfo"
 LOOKS = ("/bin/sh", "-c", SEE)
 
 
