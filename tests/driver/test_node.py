@@ -59,8 +59,7 @@ def test_an_unpacked_driver_is_the_nodes(
     layout: str,
     kind: str,
 ) -> None:
-    shutil.copytree(roots_of[kind], tmp_path / "rootfs", symlinks=True)
-    made = Bundle(tmp_path, installed.hooks()).asks("0", "all")
+    made = Bundle(tmp_path, installed.hooks(), roots_of[kind]).asks("0", "all")
     command = look(images.KINDS[kind], "/app", f"$(find {FOLDER}/lib64 -type f)")
     made.runs("/bin/sh", "-c", command)
     scripts = {

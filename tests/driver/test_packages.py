@@ -9,7 +9,6 @@ host, and each library of the packages is given, or is in a list here with its r
 from __future__ import annotations
 
 import json
-import shutil
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -136,9 +135,7 @@ def seen(
     wanted |= {"cdi": "debian", "rpm": "debian", "nix": "rhel", "nix root": "arch"}
     bundles, fill = {}, ""
     for name, kind in wanted.items():
-        path = folder / name.replace(" ", "-")
-        shutil.copytree(roots_of[kind], path / "rootfs", symlinks=True)
-        made = bundles[name] = Bundle(path, installed.hooks())
+        made = bundles[name] = Bundle(folder / name.replace(" ", "-"), installed.hooks(), roots_of[kind])
         made.asks(*(("0", "all") if name != "cdi" else (None, None)))
         if kind == "musl":
             made.runs("/bin/sh", "-c", ONE_BY_ONE.format("/app", f"find /usr/lib -name '*.so.{version}'"))
@@ -256,8 +253,7 @@ ldconfig -r {root}
 
 def test_debians_rocm_is_found_as_amds_own(installed: Installed, patterns: dict[str, Path], tmp_path: Path) -> None:
     """In the distribution's folders, and nothing in /opt; the image has a C++ library and no more of it."""
-    shutil.copytree(patterns["debian"], tmp_path / "rootfs", symlinks=True)
-    made = Bundle(tmp_path, installed.hooks()).asks(None, None, OCI_AMD="0")
+    made = Bundle(tmp_path, installed.hooks(), patterns["debian"]).asks(None, None, OCI_AMD="0")
     # It asks lsmod, which neither has.
     command = "rocminfo 2>&1 | grep -v lsmod"
     made.runs("/bin/sh", "-c", command)
@@ -284,8 +280,7 @@ LIST = "-p | sed -n 's/^[[:space:]]*\\(lib[^ ]*\\) .* => /\\1 /p'"
 
 
 def test_intels_compilers_load_as_on_the_host(installed: Installed, patterns: dict[str, Path], tmp_path: Path) -> None:
-    shutil.copytree(patterns["debian"], tmp_path / "rootfs", symlinks=True)
-    made = Bundle(tmp_path, installed.hooks()).asks(None, None, OCI_INTEL="0")
+    made = Bundle(tmp_path, installed.hooks(), patterns["debian"]).asks(None, None, OCI_INTEL="0")
     images.compile_look("cc", made.rootfs / "app/open")
     # The second list is as apt-get would have it made.
     look = f"ldconfig {LIST}; echo ==again; ldconfig -C /app/cache; ldconfig -C /app/cache {LIST}"

@@ -226,8 +226,7 @@ class Host:
     ) -> int:  # fmt: skip
         """A container of root's that runs; state: the folder of its runtime's states, "" for the usual one."""
         folder = self.work / f"bundle-{id}"
-        shutil.copytree(self.kit.patterns[root], folder / "rootfs", symlinks=True)
-        bundle = Bundle(folder, self.kit.hooks).asks(asks)
+        bundle = Bundle(folder, self.kit.hooks, self.kit.patterns[root]).asks(asks)
         edit(bundle)
         bundle.runs(*runs)
         runtime = [self.runtime, *(["--root", state] if state else [])]

@@ -71,13 +71,11 @@ def run(runtime: str, made: Bundle, name: str, meanwhile: Callable[[], object] =
 
 def start(kit: Kit, work: Path, number: int, is_killed: bool) -> dict[str, Any]:
     path = work / str(number)
-    path.mkdir()
-    shutil.copytree(kit.patterns["busybox"], path / "rootfs", symlinks=True)
     node, ours = kit.hooks[STAGE]
     if is_killed:
         # A runtime that is killed leaves its cgroup: what counts is that the hook leaves nothing.
         ours = killed(ours, random.Random(number).uniform(0.005, 0.06))
-    made = Bundle(path, {STAGE: [node, ours]}).asks("0", "utility")
+    made = Bundle(path, {STAGE: [node, ours]}, kit.patterns["busybox"]).asks("0", "utility")
     made.runs("/bin/sh", "-c", f"{LOOK} 2>&1; echo whole")
     code, said, told = run("runc", made, f"load-{os.getpid()}-{number}")
     files = [it for it in (path / "rootfs").rglob("*") if it.is_file() and not it.is_symlink() and it.stat().st_size]

@@ -207,9 +207,7 @@ def image(host: Host, kind: str) -> list[Words]:
     found: list[Words] = [("doctor", "--container", id)]
     for asks in ("1", text[:5000]):
         folder = host.work / f"explained-{len(found)}"
-        folder.mkdir()
-        shutil.copytree(host.kit.patterns["debian"], folder / "rootfs", symlinks=True)
-        bundle = Bundle(folder, host.kit.hooks).asks(asks)
+        bundle = Bundle(folder, host.kit.hooks, host.kit.patterns["debian"]).asks(asks)
         bundle.config["process"]["env"] += [f"NVIDIA_REQUIRE_X={text}", f"OCI_AMD={text}"]
         bundle.config["annotations"] = words
         place = bundle.rootfs / "etc/ld.so.cache"
@@ -327,9 +325,7 @@ def all_sources(host: Host, kind: str) -> list[str]:
     for name in there:
         SOURCES[name](host, kind)
     folder = host.work / "roots-bundle"
-    folder.mkdir()
-    shutil.copytree(host.kit.patterns["busybox"], folder / "rootfs", symlinks=True)
-    Bundle(folder, host.kit.hooks).asks("1").mounts(host.session, "/mnt").write()
+    Bundle(folder, host.kit.hooks, host.kit.patterns["busybox"]).asks("1").mounts(host.session, "/mnt").write()
     return played(host, [tuple([word.replace(BUNDLE, str(folder)) for word in words]) for words in OTHERS])
 
 

@@ -13,7 +13,6 @@ import json
 import os
 import random
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -44,9 +43,7 @@ class Rush:
         self.numbers = iter(range(starts))
 
     def run(self, thread: int) -> None:
-        path = self.work / str(thread)
-        shutil.copytree(self.pattern, path / "rootfs", symlinks=True)
-        made = Bundle(path, {})
+        made = Bundle(self.work / str(thread), {}, self.pattern)
         for number in self.numbers:
             self.start(made, number)
 

@@ -79,8 +79,7 @@ class Scene:
         for folder in ("bundle", "host", "host/private", "volume"):
             (self.path / folder).mkdir(parents=True)
         (self.path / "host/private").chmod(0o700)
-        shutil.copytree(kit.patterns[root], self.path / "bundle/rootfs", symlinks=True)
-        self.bundle = Bundle(self.path / "bundle", {})
+        self.bundle = Bundle(self.path / "bundle", {}, kit.patterns[root])
         self.bundle.asks("0", "all")
         for kind in ("bounding", "effective", "permitted"):
             # As podman and Docker give them.

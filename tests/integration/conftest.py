@@ -84,8 +84,6 @@ def bundle(tmp_path: Path, installed: Installed, patterns: dict[str, Path]) -> M
 
     def make(kind: str) -> Bundle:
         path = tmp_path / f"bundle-{kind}-{len(list(tmp_path.iterdir()))}"
-        path.mkdir()
-        shutil.copytree(patterns[kind], path / "rootfs", symlinks=True)
-        return Bundle(path, installed.hooks())
+        return Bundle(path, installed.hooks(), patterns[kind])
 
     return make

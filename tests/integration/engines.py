@@ -62,11 +62,13 @@ class Installed(NamedTuple):
 
 
 class Bundle:
-    """A bundle with a root, ready for runc and crun."""
+    """A bundle with a root, which is a fresh copy of `pattern` if one is given, ready for runc and crun."""
 
-    def __init__(self, path: Path, hooks: dict[str, list[dict[str, Any]]]) -> None:
+    def __init__(self, path: Path, hooks: dict[str, list[dict[str, Any]]], pattern: Path | None = None) -> None:
         self.path = path
         self.rootfs = path / "rootfs"
+        if pattern is not None:
+            shutil.copytree(pattern, self.rootfs, symlinks=True)
         subprocess.run(["runc", "spec", "--bundle", str(path)], check=True)
         self.config: dict[str, Any] = json.loads((path / "config.json").read_text())
         self.config["hooks"] = hooks

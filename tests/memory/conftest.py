@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Callable
@@ -43,9 +42,7 @@ def bundle(tmp_path: Path, installed: Installed, pattern: Path) -> Maker:
 
     def make(devices: str | None = "0", limit: str | int | None = None, **words: Any) -> Bundle:
         path = tmp_path / f"bundle-{len(list(tmp_path.iterdir()))}"
-        path.mkdir()
-        shutil.copytree(pattern, path / "rootfs", symlinks=True)
-        made = Bundle(path, installed.hooks())
+        made = Bundle(path, installed.hooks(), pattern)
         if limit is not None:
             words["NVIDIA_GPU_MEMORY_LIMIT"] = limit
         return made.asks(devices, "utility", **{name: str(value) for name, value in words.items()})
