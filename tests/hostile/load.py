@@ -15,7 +15,6 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Callable
@@ -24,7 +23,7 @@ from tests.hostile import canary, linux
 from tests.hostile.play import own_ipc
 from tests.hostile.scene import ENVIRONMENT, OWN_LIBRARIES, STAGE, Kit
 from tests.integration import roots
-from tests.integration.engines import Bundle
+from tests.integration.engines import Bundle, meanwhile
 
 OLD, NEW = "580.65.06", "580.65.09"
 KILLED_OF_100 = 5
@@ -47,10 +46,8 @@ def upgrade() -> None:
         old.unlink()
 
 
-def refresh(ended: threading.Event) -> None:
-    while not ended.is_set():
-        line = ["/usr/bin/oci-gpu-hook", "inventory", "refresh"]
-        subprocess.run(line, capture_output=True, env=ENVIRONMENT)
+def refresh() -> None:
+    subprocess.run(["/usr/bin/oci-gpu-hook", "inventory", "refresh"], capture_output=True, env=ENVIRONMENT)
 
 
 def killed(hook: dict[str, Any], seconds: float) -> dict[str, Any]:
@@ -100,17 +97,10 @@ def main() -> None:
             upgrade()
         return start(kit, work, number, number in chosen)
 
-    ended = threading.Event()
     before = canary.look([], work, f"load-{os.getpid()}")
-    refreshing = threading.Thread(target=refresh, args=(ended,))
-    refreshing.start()
-    try:
-        with ThreadPoolExecutor(at_once) as pool:
-            for row in pool.map(one, range(starts)):
-                print(json.dumps(row), flush=True)
-    finally:
-        ended.set()
-        refreshing.join()
+    with meanwhile(refresh), ThreadPoolExecutor(at_once) as pool:
+        for row in pool.map(one, range(starts)):
+            print(json.dumps(row), flush=True)
     after = canary.look([], work, f"load-{os.getpid()}")
     work.rmdir()
     # ldconfig has written its cache again.

@@ -15,7 +15,6 @@ import random
 import re
 import subprocess
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,7 +23,7 @@ from typing import Any
 from tests.hostile import linux
 from tests.hostile.load import killed, run
 from tests.hostile.scene import STAGE, Kit
-from tests.integration.engines import Bundle
+from tests.integration.engines import Bundle, meanwhile
 
 DEVICES = Path("/sys/fs/cgroup/devices")
 _MAJOR = 195
@@ -39,6 +38,7 @@ class Rush:
         self.work = kit.work / self.name
         self.pattern, self.hooks, self.runtimes = kit.patterns["busybox"], kit.hooks, runtimes
         self.rows: list[dict[str, Any]] = []
+        self.seen = {"looks": 0, "busy": 0, "twice": 0}
         # An iterator gives each number to one thread.
         self.numbers = iter(range(starts))
 
@@ -80,32 +80,24 @@ class Rush:
         found.pop(_CONTROL, None)
         return found
 
-    def watch(self, ended: threading.Event, seen: dict[str, int]) -> None:
+    def look(self) -> None:
         """Count the looks, the most GPUs that were held at a time, and the GPUs with two holders at once."""
-        while not ended.is_set():
-            first, second = self.holders(), self.holders()
-            seen["looks"] += 1
-            seen["busy"] = max(seen["busy"], len(first))
-            # One container may end and the next begin between two files: who is there twice is there.
-            seen["twice"] += sum(len(first[gpu] & second.get(gpu, set())) > 1 for gpu in first)
+        first, second = self.holders(), self.holders()
+        self.seen["looks"] += 1
+        self.seen["busy"] = max(self.seen["busy"], len(first))
+        # One container may end and the next begin between two files: who is there twice is there.
+        self.seen["twice"] += sum(len(first[gpu] & second.get(gpu, set())) > 1 for gpu in first)
 
 
 def main() -> None:
     file, starts, at_once, *runtimes = sys.argv[1:]
     linux.adopt_orphans()
     rush = Rush(Kit.read(file), runtimes, int(starts))
-    ended, seen = threading.Event(), {"looks": 0, "busy": 0, "twice": 0}
-    watcher = threading.Thread(target=rush.watch, args=(ended, seen))
-    watcher.start()
-    try:
-        with ThreadPoolExecutor(int(at_once)) as pool:
-            list(pool.map(rush.run, range(int(at_once))))
-    finally:
-        ended.set()
-        watcher.join()
+    with meanwhile(rush.look), ThreadPoolExecutor(int(at_once)) as pool:
+        list(pool.map(rush.run, range(int(at_once))))
     for row in rush.rows:
         print(json.dumps(row))
-    print(json.dumps({**seen, "left": sorted(os.listdir("/run/oci-gpu-hook"))}))
+    print(json.dumps({**rush.seen, "left": sorted(os.listdir("/run/oci-gpu-hook"))}))
 
 
 if __name__ == "__main__":

@@ -14,8 +14,11 @@ import shlex
 import shutil
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 from tests.gpunode import boot
 
@@ -255,6 +258,24 @@ def on_host(installed: Installed, script: str, *, timeout: int = HANGS) -> Outco
 def run_unshared(code: str, *namespaces: str) -> str:
     """What Python code prints that uses this tree's modules, in a mount namespace of its own."""
     return printed(*UNSHARED, *namespaces, sys.executable, "-c", code, cwd=REPOSITORY)
+
+
+@contextmanager
+def meanwhile(act: Callable[[], object]) -> Iterator[None]:
+    """Do this again and again, in a thread of its own."""
+    ended = threading.Event()
+
+    def go_on() -> None:
+        while not ended.is_set():
+            act()
+
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def start(runtime: str, bundle: Bundle, name: str = "") -> str:

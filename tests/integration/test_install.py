@@ -8,14 +8,12 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 import venv
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Callable
 
 import pytest
+
+from tests.integration.engines import meanwhile
 
 ROOT = Path(__file__).resolve().parents[2]
 ENTRY, START = "libexec/oci/hooks.d/oci-gpu-hook", "libexec/oci-gpu-hook-start"
@@ -234,35 +232,16 @@ def test_without_a_run_the_folder_is_not_missed(tmp_path: Path) -> None:
     assert "/run" not in done.stdout
 
 
-@contextmanager
-def watched(is_wrong: Callable[[], bool]) -> Iterator[list[bool]]:
-    """Whether something is wrong at any moment meanwhile: what was seen of it by the end."""
-    ended, seen = threading.Event(), list[bool]()
-
-    def watch() -> None:
-        while not ended.is_set():
-            if is_wrong():
-                seen.append(True)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
-        yield seen
-    finally:
-        ended.set()
-        watcher.join()
-
-
 def test_an_older_installation_is_replaced_in_one_step(prefix: Path) -> None:
     """A container may start at any moment, and its entry script would find no modules, or no vendor's flag."""
     first = tree(prefix)
     (prefix / LIBRARY / "oci_gpu_hook/stale.py").write_text("")
     package, vendor = prefix / LIBRARY / "oci_gpu_hook", prefix / "share/oci-gpu-hook/vendors/amd.json"
-    before = package.stat().st_ino
-    with watched(lambda: not package.exists() or not vendor.exists()) as missed:
+    before, there = package.stat().st_ino, set[bool]()
+    with meanwhile(lambda: there.add(package.exists() and vendor.exists())):
         made("install", f"PREFIX={prefix}")
     assert package.stat().st_ino != before
-    assert not missed
+    assert there == {True}
     assert tree(prefix) == first
 
 
@@ -391,14 +370,15 @@ def test_what_is_registered_is_there_at_any_moment(tmp_path: Path) -> None:
     """An engine that finds the registration alone starts no container; it is the last to come and the first to go."""
     usr, at = tmp_path / "usr", f"DESTDIR={tmp_path}"
     registration, parts = usr / REGISTRATION, (usr / ENTRY, usr / LIBRARY / "oci_gpu_hook")
+    alone = set[bool]()
 
-    def is_alone() -> bool:
-        return registration.exists() and not all([it.exists() for it in parts]) and registration.exists()
+    def look() -> None:
+        alone.add(registration.exists() and not all([it.exists() for it in parts]) and registration.exists())
 
-    with watched(is_alone) as seen:
+    with meanwhile(look):
         made("install", at)
         made("uninstall", at)
-    assert not seen
+    assert alone == {False}
 
 
 def test_below_another_prefix_it_is_said_how_engines_find_it(tmp_path: Path) -> None:
