@@ -236,6 +236,32 @@ def in_turn(scripts: dict[str, str], before: str = "", **node: Any) -> dict[str,
     return {name: [line for line in lines if line] for name, *lines in found}
 
 
+# Runs the watch in the background, waits until a file holds some words, and ends it as systemd does.
+WATCH = """
+oci-gpu-hook inventory watch --interval 0.2 {words} >/tmp/said 2>&1 & watch=$!
+trap 'kill -KILL $watch' EXIT
+until_said() {{
+    for i in $(seq 6000); do ! grep -q "$1" "$2" 2>/dev/null || return 0; sleep 0.1; done
+    cat /tmp/said; return 1
+}}
+until_often() {{ until [ $(grep -c "$1" /tmp/said) -ge $2 ]; do sleep 0.1; done; }}
+{steps}
+trap - EXIT
+kill -TERM $watch
+wait $watch && echo "ended with $?"
+cat /tmp/said
+"""
+
+
+def watched(steps: str, words: str = "", before: str = "", after: str = "", **node: Any) -> str:
+    """What is printed by the steps, then the watch's end, then what it said, then what is printed after it."""
+    done = on_node(before + WATCH.format(steps=steps, words=words) + after, **node)
+    out = done.printed()
+    assert "ended with 0\n" in out
+    assert "Traceback" not in out + done.err
+    return out
+
+
 # A private view of the host whose /usr is a throw-away overlay, as the simulated node has one: with what is mounted
 # below it, where a driver may lie.
 HOST = """

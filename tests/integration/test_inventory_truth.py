@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration import inside
 from tests.integration.conftest import Maker
-from tests.integration.engines import in_turn, on_node, start
+from tests.integration.engines import in_turn, on_node, start, watched
 from tests.integration.inside import REFRESH, sentence
 from tests.integration.migdevices import (
     CAPABILITIES,
@@ -284,27 +284,22 @@ mv /tmp/away $library
 def test_watch_asks_nvml_again_for_mig_devices(bundle: Maker) -> None:
     """After they were made again, and where the kernel leaves a doubt; the CDI spec has the new names."""
     made = bundle("busybox").asks(FIRST_ANEW).runs("/bin/sh", "-c", TELL)
-    script = f""": >/tmp/told
-until_told() {{ until [ $(grep -c "^$1 " /tmp/told) -ge $2 ]; do sleep 0.1; done; }}
-oci-gpu-hook inventory watch --interval 0.2 --cdi-spec /run/gpu.yaml >/tmp/told 2>&1 & watch=$!
-trap 'kill $watch' EXIT
-until_told saved 1
-{SHOWN_ONCE_MORE}until_told saved 2
-{MADE_ANEW}until_told saved 3
+    steps = f"""
+until_often '^saved ' 1
+{SHOWN_ONCE_MORE}until_often '^saved ' 2
+{MADE_ANEW}until_often '^saved ' 3
 until grep -q {SECOND_ANEW} /run/gpu.yaml; do sleep 0.1; done
 {start("runc", made)}
 for name in {FIRST} {FIRST_ANEW} {SECOND_ANEW}; do grep -c "name.: .$name" /run/gpu.yaml || :; done
 """
-    out = on_node(script, description="h100mig").printed()
-    assert out.split() == ["gi5/ci0", "0", "1", "1"]
+    out = watched(steps, "--cdi-spec /run/gpu.yaml", description="h100mig")
+    assert out.partition("ended")[0].split() == ["gi5/ci0", "0", "1", "1"]
 
 
 def test_watch_brings_back_what_only_nvml_knows(bundle: Maker) -> None:
     """A start that found no file has saved its own, which is true and knows less."""
     made = shows_gpus(bundle("busybox"))
-    script = f"""until_asked() {{ until {ASKED_NVML}; do sleep 0.1; done 2>/dev/null; }}
-oci-gpu-hook inventory watch --interval 0.2 >/tmp/told 2>&1 & watch=$!
-trap 'kill -CONT $watch; kill $watch' EXIT
+    steps = f"""until_asked() {{ until {ASKED_NVML}; do sleep 0.1; done 2>/dev/null; }}
 until_asked
 kill -STOP $watch
 rm {FILE}
@@ -312,16 +307,12 @@ rm {FILE}
 {ASKED_NVML} && exit 3
 kill -CONT $watch
 until_asked
-until [ $(grep -c '^saved .*/inventory: ' /tmp/told) -ge 2 ]; do sleep 0.1; done
+until_often '^saved .*/inventory: ' 2
 # Once more would be too often.
 sleep 1
-kill $watch
-wait $watch
-trap - EXIT
-grep -c '^saved .*/inventory: ' /tmp/told
 """
-    out = on_node(script).printed()
-    assert out.split() == [TRUE, "2"]
+    out = watched(steps)
+    assert (out.split()[0], out.count("/inventory: ")) == (TRUE, 2)
 
 
 # What changes between two starts, what the container prints, and what that was before and is after.

@@ -13,7 +13,7 @@ import pytest
 
 from tests.gpunode import description
 from tests.integration.conftest import Maker
-from tests.integration.engines import in_turn, on_node, start
+from tests.integration.engines import in_turn, on_node, start, watched
 from tests.integration.test_inventory_truth import NEXT_MODULE
 
 FAULTS = {
@@ -139,31 +139,6 @@ def test_nvml_is_found_below_a_driver_root() -> None:
     found = refresh("h100x8", **how)
     assert found["unknown"] == []
     assert {gpu["compute_capability"] for gpu in found["gpus"]} == {"9.0"}
-
-
-# Runs the watch in the background, waits until a file holds some words, and ends it as systemd does.
-WATCH = """
-oci-gpu-hook inventory watch --interval 0.2 {words} >/tmp/said 2>&1 & watch=$!
-until_said() {{
-    for i in $(seq 6000); do ! grep -q "$1" "$2" 2>/dev/null || return 0; sleep 0.1; done
-    cat /tmp/said; return 1
-}}
-until_often() {{ until [ $(grep -c "$1" /tmp/said) -ge $2 ]; do sleep 0.1; done; }}
-{steps}
-kill -TERM $watch
-wait $watch && echo "ended with $?"
-cat /tmp/said
-"""
-
-
-def watched(steps: str, words: str = "", before: str = "", after: str = "", **node: Any) -> str:
-    """What is printed by the steps, then the watch's end, then what it said, then what is printed after it."""
-    script = before + WATCH.format(steps=steps, words=words) + after
-    done = on_node(script, **node)
-    assert done.code == 0, done.out + done.err
-    assert "ended with 0\n" in done.out
-    assert "Traceback" not in done.out + done.err
-    return done.out
 
 
 def test_watch_goes_through_an_upgrade_and_writes_the_spec_anew() -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.gpunode import tegra, wsl
 from tests.integration import roots
 from tests.integration.conftest import Maker
-from tests.integration.engines import Bundle, on_node, start
+from tests.integration.engines import Bundle, on_node, start, watched
 from tests.integration.inside import Seen, attempt, look
 
 USUAL = f"/usr/lib/{roots.MULTIARCH}"
@@ -157,18 +157,16 @@ def test_people_learn_the_platform(bundle: Maker, platform: str, name: str, proo
 @pytest.mark.parametrize(("platform", "lost"), [("tegra", NULL), ("wsl", "")])
 def test_watch_writes_the_cdi_spec(platform: str, lost: str) -> None:
     """Once, as the command does; and again without a node that the host has lost."""
-    loses = f"rm {lost}; until [ $(grep -c '^wrote ' /tmp/told) = 2 ]; do sleep 0.1; done; ! grep {lost} /run/gpu.yaml"
-    script = f"""oci-gpu-hook inventory watch --interval 0.2 --cdi-spec /run/gpu.yaml >/tmp/told 2>&1 & watch=$!
-trap 'kill $watch' EXIT
-until grep '^wrote ' /tmp/told; do sleep 0.1; done
+    loses = f"rm {lost}; until_often '^wrote ' 2; ! grep {lost} /run/gpu.yaml"
+    steps = f"""until_often '^wrote ' 1
 sleep 1
-grep -c '^wrote ' /tmp/told
+grep '^wrote ' /tmp/said
 oci-gpu-hook cdi generate --output /run/now.yaml >/dev/null
 cmp /run/gpu.yaml /run/now.yaml
 {loses if lost else ""}
 """
-    first, count = on_node(script, platform=platform).printed().splitlines()
-    assert (first, count) == ("wrote /run/gpu.yaml: 3 devices", "1")
+    out = watched(steps, "--cdi-spec /run/gpu.yaml", platform=platform)
+    assert out.partition("ended")[0] == "wrote /run/gpu.yaml: 3 devices\n"
 
 
 def test_what_only_knows_gpus_of_the_module_says_so() -> None:
