@@ -236,15 +236,15 @@ def in_turn(scripts: dict[str, str], before: str = "", **node: Any) -> dict[str,
     return {name: [line for line in lines if line] for name, *lines in found}
 
 
-# Runs the watch in the background, waits until a file holds some words, and ends it as systemd does.
+# Runs the watch in the background, waits until it has said some words so often, and ends it as systemd does.
 WATCH = """
+>/tmp/said
 oci-gpu-hook inventory watch --interval 0.2 {words} >/tmp/said 2>&1 & watch=$!
 trap 'kill -KILL $watch' EXIT
 until_said() {{
-    for i in $(seq 6000); do ! grep -q "$1" "$2" 2>/dev/null || return 0; sleep 0.1; done
+    for i in $(seq 6000); do [ $(grep -c "$1" /tmp/said) -lt ${{2:-1}} ] || return 0; sleep 0.1; done
     cat /tmp/said; return 1
 }}
-until_often() {{ until [ $(grep -c "$1" /tmp/said) -ge $2 ]; do sleep 0.1; done; }}
 {steps}
 trap - EXIT
 kill -TERM $watch

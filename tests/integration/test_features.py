@@ -85,11 +85,13 @@ def test_an_uninstallation_takes_the_file_with_it() -> None:
 
 def test_watch_keeps_the_file_and_removes_it_with_the_driver() -> None:
     steps = f"""
-until [ -e {FILE} ]; do sleep 0.1; done
+until_said '^wrote {FILE}'
+[ -e {FILE} ]
 mkdir /tmp/none && mount --bind /tmp/none /proc/driver/nvidia
-until [ ! -e {FILE} ]; do sleep 0.1; done
+until_said '^no driver is loaded'
+[ ! -e {FILE} ]
 umount /proc/driver/nvidia
-until_often '^wrote {FILE}' 2
+until_said '^wrote {FILE}' 2
 """
     # The default node has InfiniBand, too, of which the file tells on.
     out = watched(steps, settings=SETTINGS, description="v100")

@@ -285,9 +285,9 @@ def test_watch_asks_nvml_again_for_mig_devices(bundle: Maker) -> None:
     """After they were made again, and where the kernel leaves a doubt; the CDI spec has the new names."""
     made = bundle("busybox").asks(FIRST_ANEW).runs("/bin/sh", "-c", TELL)
     steps = f"""
-until_often '^saved ' 1
-{SHOWN_ONCE_MORE}until_often '^saved ' 2
-{MADE_ANEW}until_often '^saved ' 3
+until_said '^saved '
+{SHOWN_ONCE_MORE}until_said '^saved ' 2
+{MADE_ANEW}until_said '^saved ' 3
 until grep -q {SECOND_ANEW} /run/gpu.yaml; do sleep 0.1; done
 {start("runc", made)}
 for name in {FIRST} {FIRST_ANEW} {SECOND_ANEW}; do grep -c "name.: .$name" /run/gpu.yaml || :; done
@@ -307,7 +307,7 @@ rm {FILE}
 {ASKED_NVML} && exit 3
 kill -CONT $watch
 until_asked
-until_often '^saved .*/inventory: ' 2
+until_said '^saved .*/inventory: ' 2
 # Once more would be too often.
 sleep 1
 """

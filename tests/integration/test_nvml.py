@@ -144,14 +144,14 @@ def test_nvml_is_found_below_a_driver_root() -> None:
 def test_watch_goes_through_an_upgrade_and_writes_the_spec_anew() -> None:
     """First the module is new and the libraries are old, which is no driver to write a spec of."""
     steps = f"""
-until_said 'wrote ' /tmp/said
+until_said 'wrote '
 {NEXT_MODULE}
-until_said 'waiting for the driver' /tmp/said
+until_said 'waiting for the driver'
 grep -c '^wrote ' /tmp/said
 folder=$(dirname $(find /usr/lib /usr/lib64 -maxdepth 2 -name libcuda.so.580.65.06 | head -n 1))
 for old in $(find $folder -name '*.so.580.65.06'); do cp $old ${{old%06}}09; done
 touch /etc/ld.so.cache
-until_often '^wrote ' 2
+until_said '^wrote ' 2
 """
     said = watched(steps, "--cdi-spec /tmp/gpu.yaml")
     assert said.startswith("1\n"), said
@@ -163,13 +163,13 @@ until_often '^wrote ' 2
 def test_watch_outlives_a_full_disk_and_then_writes_what_is_due() -> None:
     """Of the inventory, and of the spec, for which NVML is not asked again."""
     steps = """
-until_said 'waiting to write: cannot save the inventory' /tmp/said
+until_said 'waiting to write: cannot save the inventory'
 umount /run/oci-gpu-hook
-until_said 'hook/inventory: ' /tmp/said
-until_said 'waiting to write: cannot write /tmp/full/gpu.yaml' /tmp/said
+until_said 'hook/inventory: '
+until_said 'waiting to write: cannot write /tmp/full/gpu.yaml'
 sleep 1
 umount /tmp/full
-until_said 'wrote /tmp/full/gpu.yaml' /tmp/said
+until_said 'wrote /tmp/full/gpu.yaml'
 """
     full = """mkdir -p /tmp/full /run/oci-gpu-hook
 for folder in /tmp/full /run/oci-gpu-hook; do
@@ -187,15 +187,15 @@ done
 def test_watch_outlives_what_others_put_in_the_specs_place() -> None:
     """A folder, a FIFO and another program's spec: the inventory is kept true, and the spec comes after."""
     steps = """
-until_said 'waiting to write: /run/cdi/gpu.yaml is there and is not a regular file' /tmp/said
+until_said 'waiting to write: /run/cdi/gpu.yaml is there and is not a regular file'
 rm /run/oci-gpu-hook/inventory
-until_often 'saved /run/oci-gpu-hook/inventory: ' 2
+until_said 'saved /run/oci-gpu-hook/inventory: ' 2
 rmdir /run/cdi/gpu.yaml && mkfifo /run/cdi/gpu.yaml
 sleep 1
 rm /run/cdi/gpu.yaml && echo '{"kind": "nvidia.com/gpu"}' >/run/cdi/gpu.yaml
-until_said 'is not a CDI spec of ours' /tmp/said
+until_said 'is not a CDI spec of ours'
 rm /run/cdi/gpu.yaml
-until_said 'wrote /run/cdi/gpu.yaml' /tmp/said
+until_said 'wrote /run/cdi/gpu.yaml'
 """
     said = watched(steps, "--cdi-spec /run/cdi/gpu.yaml", "mkdir -p /run/cdi/gpu.yaml")
     assert said.count("is not a regular file") == 1, said

@@ -157,8 +157,8 @@ def test_people_learn_the_platform(bundle: Maker, platform: str, name: str, proo
 @pytest.mark.parametrize(("platform", "lost"), [("tegra", NULL), ("wsl", "")])
 def test_watch_writes_the_cdi_spec(platform: str, lost: str) -> None:
     """Once, as the command does; and again without a node that the host has lost."""
-    loses = f"rm {lost}; until_often '^wrote ' 2; ! grep {lost} /run/gpu.yaml"
-    steps = f"""until_often '^wrote ' 1
+    loses = f"rm {lost}; until_said '^wrote ' 2; ! grep {lost} /run/gpu.yaml"
+    steps = f"""until_said '^wrote '
 sleep 1
 grep '^wrote ' /tmp/said
 oci-gpu-hook cdi generate --output /run/now.yaml >/dev/null
