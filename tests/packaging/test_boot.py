@@ -6,14 +6,11 @@ The nodes of a fresh boot are those that were not made: /dev has none of NVIDIA'
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
-import yaml
-
-from tests.integration.engines import REPOSITORY, Outcome, on_node
-from tests.packaging.test_install_node import deliver, make_payload
+from tests.integration.engines import REPOSITORY, Outcome, on_node, printed
+from tests.packaging.test_install_node import deliver, generated, make_payload
 
 OPENSHIFT = REPOSITORY / "packaging/openshift"
 BOOTED = Path(__file__).with_name("booted.sh")
@@ -200,8 +197,7 @@ wait_for $saved; named
 
 def test_a_node_of_the_machineconfig_asks_nvml(tmp_path: Path) -> None:
     """At its boot, and when a start or a MIG device wants it, by what the MachineConfig brings alone."""
-    subprocess.run((sys.executable, OPENSHIFT / "generate.py", tmp_path), check=True, capture_output=True)
-    config = yaml.safe_load((tmp_path / "machineconfig.yaml").read_text())["spec"]["config"]
+    config = generated(tmp_path)
     node = tmp_path / "node"
     deliver(config, node)
     # As Ignition enables units.
@@ -246,9 +242,8 @@ def test_a_node_of_the_daemonset_asks_nvml(tmp_path: Path) -> None:
     payload = make_payload(tmp_path / "payload")
     vendor = payload / "usr/local/lib/oci-gpu-hook/vendor"
     for name in ("click", "pynvml.py"):
-        source = Path(sys.prefix, f"lib/python3.{sys.version_info[1]}/site-packages", name)
         vendor.mkdir(exist_ok=True)
-        subprocess.run(("cp", "-R", source, vendor), check=True)
+        printed("cp", "-R", Path(sys.prefix, f"lib/python3.{sys.version_info[1]}/site-packages", name), vendor)
     script = f"""
 systemctl stop oci-gpu-hook-inventory.path
 systemctl disable $(cd /run/booted && ls -d oci-gpu-hook-*.service oci-gpu-hook-*.path) 2>/dev/null

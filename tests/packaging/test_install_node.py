@@ -24,11 +24,13 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.integration.engines import UNSHARED, printed
+from tests.integration.test_install import tree
+
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "packaging/openshift/install-node.sh"
-GENERATE = ROOT / "packaging/openshift/generate.py"
 PROGRAMS = ("usr/bin", "usr/sbin", "usr/lib", "usr/lib64", "lib64", "proc", "dev")
 LOCAL = "var/usrlocal"
 LIBRARY = f"{LOCAL}/lib/oci-gpu-hook"
@@ -61,7 +63,7 @@ class Node:
     def argv(self, command: str, *mounts: str) -> list[str]:
         lines = [f"[ ! -d /{path} ] || mount --rbind /{path} '{self.root}/{path}'" for path in PROGRAMS]
         script = "\n".join(["set -e", *lines, *mounts, command])
-        return ["unshare", "--mount", "--propagation", "private", "sh", "-c", script]
+        return [*UNSHARED, "sh", "-c", script]
 
     def environment(self, **variables: str) -> dict[str, str]:
         places = {"HOST": str(self.root), "PAYLOAD": str(self.payload)}
@@ -94,12 +96,8 @@ class Node:
         return ran.stderr
 
     def tree(self) -> dict[str, tuple[int, bytes]]:
-        """All there is, with its mode and content; programs are only there while one runs."""
-        found = {}
-        for path in sorted(self.root.rglob("*")):
-            content = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
-            found[str(path.relative_to(self.root))] = (path.lstat().st_mode, content)
-        return found
+        """All there is; programs are only there while one runs."""
+        return tree(self.root)
 
     def versions(self) -> list[str]:
         return sorted(path.name for path in (self.root / LIBRARY).iterdir() if path.is_dir())
@@ -125,11 +123,17 @@ def deliver(config: dict[str, Any], root: Path, local: str = "usr/local") -> Non
         path.chmod(file["mode"])
 
 
+def generated(folder: Path) -> dict[str, Any]:
+    """The config of the MachineConfig that is made in a folder."""
+    printed(sys.executable, ROOT / "packaging/openshift/generate.py", folder)
+    config: dict[str, Any] = yaml.safe_load((folder / "machineconfig.yaml").read_text())["spec"]["config"]
+    return config
+
+
 def make_payload(folder: Path) -> Path:
     """What the Containerfile makes, without the packages that are for people."""
     words = ("make", "install", f"DESTDIR={folder}", "PREFIX=/usr/local")
-    environment = {"PATH": os.environ["PATH"], "HOME": "/nonexistent"}
-    subprocess.run(words, cwd=ROOT, env=environment, check=True, capture_output=True)
+    printed(*words, cwd=ROOT, env={"PATH": os.environ["PATH"], "HOME": "/nonexistent"})
     return folder
 
 
@@ -141,7 +145,7 @@ def payload(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def newer(payload: Path, tmp_path: Path) -> Path:
     folder = tmp_path / "newer"
-    subprocess.run(("cp", "-R", payload, folder), check=True)
+    printed("cp", "-R", payload, folder)
     with open(folder / "usr/local/lib/oci-gpu-hook/oci_gpu_hook/errors.py", "a") as file:
         file.write("# newer\n")
     return folder
@@ -418,11 +422,7 @@ def test_the_end_of_the_pod_removes_only_if_that_was_asked(node: Node, asked: st
 
 @pytest.fixture(scope="module")
 def machine_config(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    folder = tmp_path_factory.mktemp("machineconfig")
-    subprocess.run((sys.executable, GENERATE, folder), check=True, capture_output=True)
-    document = yaml.safe_load((folder / "machineconfig.yaml").read_text())
-    config: dict[str, Any] = document["spec"]["config"]
-    return config
+    return generated(tmp_path_factory.mktemp("machineconfig"))
 
 
 def test_a_node_of_the_machineconfig_is_ready_at_each_boot(node: Node, machine_config: dict[str, Any]) -> None:
