@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.engines import meanwhile
+from tests.selinux.files import write
 
 ROOT = Path(__file__).resolve().parents[2]
 ENTRY, START = "libexec/oci/hooks.d/oci-gpu-hook", "libexec/oci-gpu-hook-start"
@@ -173,8 +174,7 @@ def test_two_are_equal_and_uninstall_leaves_nothing(destination: Path, tmp_path:
     """Also where a full disk has stopped one: a file did not get its name, beside each that others read."""
     usr = tmp_path / "usr"
     others = (usr / REGISTRATION).with_name("99-other.json")
-    others.parent.mkdir(parents=True)
-    others.write_text("{}")
+    write(others, "{}")
     (usr / "libexec").mkdir()
     before, foreign = tree(tmp_path), str(others.relative_to(tmp_path))
     made("install", f"DESTDIR={tmp_path}", SOURCE_DATE_EPOCH=str(EPOCH))
@@ -266,8 +266,7 @@ def test_what_is_installed_works_and_changes_nothing(prefix: Path, tmp_path: Pat
 @pytest.mark.parametrize("target", ["install", "uninstall"])
 def test_a_foreign_file_in_our_place_is_left(tmp_path: Path, part: str, target: str) -> None:
     foreign = tmp_path / "usr" / part
-    foreign.parent.mkdir(parents=True)
-    foreign.write_text("another program's\n")
+    write(foreign, "another program's\n")
     before = tree(tmp_path)
     done = make(target, f"DESTDIR={tmp_path}")
     assert done.returncode != 0
@@ -459,8 +458,7 @@ def test_what_nothing_keeps_true_goes_with_the_machines_own(tmp_path: Path) -> N
 
 def test_the_administrators_settings_stay(own: Path) -> None:
     settings = own / "etc/oci-gpu-hook.conf"
-    settings.parent.mkdir()
-    settings.write_text("records = no\n")
+    write(settings, "records = no\n")
     said = made("uninstall", f"DESTDIR={own}")
     assert f"{settings} is the administrator's: left there" in said
     assert [*files(own)] == ["etc/oci-gpu-hook.conf"]

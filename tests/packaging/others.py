@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.integration.engines import printed
+from tests.selinux.files import write
 
 # What a distribution's packages provide to ours.
 PROVIDED = (
@@ -63,24 +64,20 @@ def _built(folder: Path, name: str, lines: str, files: str) -> Path:
     spec = folder / "one.spec"
     spec.write_text(SPEC.format(name=name, lines=lines) + files)
     printed("rpmbuild", "-bb", "--define", f"_topdir {folder}", spec)
-    [package] = (folder / "RPMS/noarch").glob("*.rpm")
+    [package] = (folder / "RPMS/noarch").glob(f"{name}-1.20*.rpm")
     return package
 
 
 def pack(folder: Path, control: dict[str, str], files: dict[str, str]) -> Path:
     """A stand-in for another's package: its fields, and its files or ("-> TARGET") links."""
     tree = folder / control["Package"]
-    (tree / "DEBIAN").mkdir(parents=True)
     fields = {"Maintainer": "nobody <nobody@example.org>", "Description": "a stand-in", **control}
-    lines = [f"{key}: {value}\n" for key, value in fields.items()]
-    (tree / "DEBIAN/control").write_text("".join(lines))
+    write(tree / "DEBIAN/control", "".join([f"{key}: {value}\n" for key, value in fields.items()]))
     for name, content in files.items():
         path = tree / name.lstrip("/")
-        path.parent.mkdir(parents=True, exist_ok=True)
+        write(path, content, 0o755)
         if content.startswith("-> "):
+            path.unlink()
             path.symlink_to(content[3:])
-        else:
-            path.write_text(content)
-            path.chmod(0o755)
     printed("dpkg-deb", "--root-owner-group", "--build", tree, f"{tree}.deb")
     return Path(f"{tree}.deb")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.integration.engines import REPOSITORY, Outcome, on_node, printed
 from tests.packaging.test_install_node import deliver, generated, make_payload
+from tests.selinux.files import write
 
 OPENSHIFT = REPOSITORY / "packaging/openshift"
 BOOTED = Path(__file__).with_name("booted.sh")
@@ -206,8 +207,7 @@ def test_a_node_of_the_machineconfig_asks_nvml(tmp_path: Path) -> None:
         ("etc/systemd/system-preset/20-ignition.preset", "".join(presets)),
         *((f"usr/lib/systemd/system/{it['name']}", it["contents"]) for it in config["systemd"]["units"]),
     ):
-        (node / name).parent.mkdir(parents=True, exist_ok=True)
-        (node / name).write_text(text)
+        write(node / name, text)
     script = f"""
 rm -rf /dev/nvidia* /run/oci-gpu-hook
 cp -R {node}/. /

@@ -21,6 +21,7 @@ from tests.packaging import others, packages
 from tests.packaging.conftest import PYENV
 from tests.packaging.packages import CLI, DOCKERS, ENTRY, LIBRARY, PACKAGE, SETTINGS, TARGET, Release, does
 from tests.packaging.views import View
+from tests.selinux.files import write
 
 pytestmark = pytest.mark.skipif(shutil.which("dpkg") is None, reason="RHEL and Fedora have no packages of this kind")
 # A container's procfs does not have the simulated driver: what puts it there goes before the hook.
@@ -129,11 +130,9 @@ def test_what_is_in_use_is_upgraded_and_nothing_of_it_is_purged(
     view: View, release: Release, previous: Release
 ) -> None:
     does(view.dpkg("-i", previous.hook, previous.docker, previous.cli))
-    dockerd, daemon = view / "/usr/bin/dockerd", view / "/etc/docker/daemon.json"
-    dockerd.write_text("")
-    dockerd.chmod(0o755)
-    daemon.parent.mkdir(exist_ok=True)
-    daemon.write_text('{"runtimes": {"ours": {"path": "/usr/bin/oci-gpu-runtime"}}}\n')
+    daemon = view / "/etc/docker/daemon.json"
+    write(view / "/usr/bin/dockerd", "", 0o755)
+    write(daemon, '{"runtimes": {"ours": {"path": "/usr/bin/oci-gpu-runtime"}}}\n')
     does(view.dpkg("-i", release.hook, release.docker, release.cli))
     before = view.listing()
     assert view.apt("purge", "oci-gpu-hook").status != 0

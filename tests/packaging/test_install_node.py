@@ -26,6 +26,7 @@ import yaml
 
 from tests.integration.engines import UNSHARED, printed
 from tests.integration.test_install import tree
+from tests.selinux.files import write
 
 pytestmark = pytest.mark.integration
 
@@ -166,8 +167,7 @@ def test_a_systemd_that_does_not_answer_is_told_by_the_next_start(node: Node, tm
     """Nothing of it fails the installation; and each unit is enabled once."""
     (node.root / "run/systemd/system").mkdir(parents=True)
     program = tmp_path / "systemctl"
-    program.write_text('#!/bin/sh\n[ -e /run/answers ] || exit 1\necho "$*" >>/run/told\n')
-    program.chmod(0o755)
+    write(program, '#!/bin/sh\n[ -e /run/answers ] || exit 1\necho "$*" >>/run/told\n', 0o755)
     mount = f"mount --bind '{program}' '{node.root}/usr/bin/systemctl'"
     silent = node.do("install", mount)
     assert silent.returncode == 0 and "was not told: systemctl enable oci-gpu-hook-" in silent.stderr, silent
@@ -181,9 +181,7 @@ def test_a_systemd_that_does_not_answer_is_told_by_the_next_start(node: Node, tm
 
 
 def test_what_is_installed_works_and_removed_leaves_what_was_there(node: Node) -> None:
-    neighbour = node.root / LOCAL / "libexec/oci/hooks.d/other"
-    neighbour.parent.mkdir(parents=True)
-    neighbour.write_text("another's\n")
+    write(node.root / LOCAL / "libexec/oci/hooks.d/other", "another's\n")
     (node.root / "etc/oci-gpu-hook.conf").write_text("accept-volume-mounts = yes\n")
     before = node.tree()
     node.must("remove")
@@ -256,8 +254,7 @@ def test_a_half_finished_installation_is_finished(served: Node) -> None:
 @pytest.mark.parametrize("action", ["install", "remove"])
 def test_a_foreign_file_is_left_alone_and_named(node: Node, place: str, action: str) -> None:
     path = node.root / place
-    path.parent.mkdir(parents=True)
-    path.write_text("somebody else's\n")
+    write(path, "somebody else's\n")
     before = node.tree()
     said = node.refuses(action)
     assert "is there and is not ours: move it away first" in said

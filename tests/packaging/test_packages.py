@@ -30,6 +30,7 @@ from tests.packaging.packages import (
     does,
 )
 from tests.packaging.views import View
+from tests.selinux.files import write
 
 NO_DPKG = pytest.mark.skipif(shutil.which("dpkg") is None, reason="RHEL and Fedora have no packages of this kind")
 KINDS = [Rpm(), pytest.param(Deb(), marks=NO_DPKG)]
@@ -135,8 +136,7 @@ def test_changed_settings_are_kept(kind: Kind, view: View, built: Built) -> None
 @pytest.mark.parametrize("place", [ENTRY, REGISTRATION, "/usr/bin/oci-gpu-hook", "/usr/bin/oci-gpu-runtime"])
 def test_a_foreign_file_in_our_place_stops_the_installation(kind: Kind, view: View, built: Built, place: str) -> None:
     foreign = view / place
-    foreign.parent.mkdir(parents=True, exist_ok=True)
-    foreign.write_text("another program's\n")
+    write(foreign, "another program's\n")
     before = view.listing()
     done = kind.install(view, *chosen(kind, built(kind.name)))
     assert done.status != 0

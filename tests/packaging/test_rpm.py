@@ -6,13 +6,12 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from tests.integration import roots
 from tests.integration.engines import PROCDRIVER, Bundle, Outcome, on_node
 from tests.packaging import others, packages
 from tests.packaging.packages import DOCKERS, ENTRY, TARGET, Release, Rpm, does
 from tests.packaging.views import View
+from tests.selinux.files import write
 
 KIND = "rpm"
 
@@ -29,8 +28,7 @@ def test_dockers_link_needs_the_hook_and_whoever_has_dockerd_is_told(view: View,
     assert "restart dockerd" not in said, "there is none"
     assert "oci-gpu-hook-docker" in view.rpm("-e", "--test", "oci-gpu-hook").said
     does(view.rpm("-e", "oci-gpu-hook-docker"))
-    dockerd.write_text("")
-    dockerd.chmod(0o755)
+    write(dockerd, "", 0o755)
     (view / DOCKERS).symlink_to(ENTRY)
     assert "restart dockerd before the first --gpus" in does(view.rpm("-i", release.docker))
     assert str((view / DOCKERS).readlink()) == TARGET
@@ -98,18 +96,15 @@ NOT_IN_USE = {
 def test_a_runtime_that_is_in_use_is_not_erased(view: View, release: Release) -> None:
     does(view.rpm("-i", *hosts(release)))
     for name in ("dockerd", "containerd", "crio"):
-        (view / f"usr/bin/{name}").write_text("")
-        (view / f"usr/bin/{name}").chmod(0o755)
+        write(view / f"usr/bin/{name}", "", 0o755)
     # As the manual has it for k3s.
     (view / "usr/bin/nvidia-container-runtime").symlink_to("oci-gpu-runtime")
     for path, text in NOT_IN_USE.items():
-        (view / path).parent.mkdir(parents=True, exist_ok=True)
-        (view / path).write_text(text)
+        write(view / path, text)
     for path, text, told in IN_USE:
         file = view / path
-        file.parent.mkdir(parents=True, exist_ok=True)
         before = file.read_text() if file.exists() else ""
-        file.write_text(text)
+        write(file, text)
         done = view.rpm("-e", "oci-gpu-hook-selinux", "oci-gpu-hook")
         assert (done.status != 0, told in done.said) == (True, True), done.said
         assert done.said.count("oci-gpu-hook: ") == done.said.count("install each again, as at first") == 1, done.said
@@ -120,10 +115,8 @@ def test_a_runtime_that_is_in_use_is_not_erased(view: View, release: Release) ->
     assert not (view / RUNTIME[1:]).exists()
 
 
-def test_nvidias_package_and_ours_exclude_each_other(
-    view: View, release: Release, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    rival = others.build_rival(tmp_path_factory.mktemp("rival"))
+def test_nvidias_package_and_ours_exclude_each_other(view: View, release: Release, tmp_path: Path) -> None:
+    rival = others.build_rival(tmp_path)
     does(view.rpm("-i", *hosts(release)))
     for first, second in ((rival, release.docker), (release.docker, rival)):
         does(view.rpm("-i", first))
@@ -136,15 +129,11 @@ def test_nvidias_package_and_ours_exclude_each_other(
         does(view.rpm("-e", "oci-gpu-hook-docker" if first != rival else "nvidia-container-toolkit"))
 
 
-def test_nvidias_package_goes_in_the_transaction_that_installs_ours(
-    view: View, release: Release, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    """Its file is there when ours is about to come."""
-    rival = others.build_rival(tmp_path_factory.mktemp("rival"))
-    successor = others.build_successor(tmp_path_factory.mktemp("successor"))
+def test_nvidias_package_goes_with_the_installation_of_ours(view: View, release: Release, tmp_path: Path) -> None:
+    """In one transaction: its file is there when ours is about to come."""
+    rival, successor = others.build_rival(tmp_path), others.build_successor(tmp_path)
     # By which scriptlets find the database.
-    (view / "etc/rpm").mkdir(exist_ok=True)
-    (view / "etc/rpm/macros").write_text("%_dbpath /run/rpm\n")
+    write(view / "etc/rpm/macros", "%_dbpath /run/rpm\n")
     does(view.rpm("-i", rival))
     does(view.rpm("-U", successor, *hosts(release), release.docker))
     assert str((view / DOCKERS).readlink()) == TARGET

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 
 
-def write(path: str, text: str, mode: int = 0o644) -> None:
+def write(path: str | os.PathLike[str], text: str, mode: int = 0o644) -> None:
     """A file, its folders made."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "w", encoding="utf-8") as file:
