@@ -48,11 +48,6 @@ def shared_memory(scene: Scene) -> None:
     scene.link("dev/shm", scene.hosts("taken"))
 
 
-def the_cache_over_a_file(scene: Scene) -> None:
-    """A file of the host's where ld.so.cache is written."""
-    scene.link("etc/ld.so.cache", scene.host / "file")
-
-
 PARENTS = ("usr", "usr/local", "usr/local/nvidia", "usr/lib64", "usr/bin", "lib", "lib/firmware", "run", "etc")
 TARGETS = (("debian", f"{MULTIARCH}/libcuda.so.1"), ("busybox", "usr/bin/nvidia-smi"),
            ("debian", "etc/ld.so.cache"), ("busybox", "run/nvidia-persistenced/socket"))  # fmt: skip
@@ -82,5 +77,7 @@ ATTACKS = [
     Attack("links-are-made-outside", "CVE-2024-0134", partial(parent, "usr/lib64/gbm", "absolute")),
     Attack("a-node-is-a-link", "CVE-2024-0133", a_node_that_is_a_link, codes=EITHER),
     Attack("shared-memory-is-a-link", "CVE-2024-0133", shared_memory, codes=SERVES),
-    Attack("the-cache-is-a-file-of-the-host", "CVE-2025-23267", the_cache_over_a_file, "debian"),
+    # Where ld.so.cache is written.
+    Attack("the-cache-is-a-file-of-the-host", "CVE-2025-23267",
+           lambda scene: scene.link("etc/ld.so.cache", scene.host / "file"), "debian"),
 ]  # fmt: skip

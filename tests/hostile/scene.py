@@ -259,7 +259,7 @@ class Attack(NamedTuple):
 
     name: str
     why: str
-    make: Callable[[Scene], None]
+    make: Callable[[Scene], object]
     root: str = "busybox"
     codes: tuple[int, ...] = EITHER
     says: str = ""

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.hostile.scene import OWN_LIBRARIES, SERVES, USER, Attack, Scene
+from tests.selinux.files import write
 
 PIPES = "/tmp/nvidia-mps"
 # A setuid program in a folder that a user of the host can reach.
@@ -64,7 +65,6 @@ def files_of_the_host(scene: Scene) -> None:
     look = "for file in /usr/bin/nvidia-* /usr/local/nvidia/*/*; do test ! -e $file"
     scene.probe = f"{look} || echo tampered >>$file; done"
     before = {path: path.stat().st_ctime_ns for path in Path("/usr/bin").glob("nvidia-*")}
-
     scene.escaped = lambda out: [f"written: {path}" for path, it in before.items() if path.stat().st_ctime_ns != it]
 
 
@@ -87,11 +87,7 @@ def compat(content: str, scene: Scene) -> None:
 
 def loader_of_the_image(scene: Scene) -> None:
     """CVE-2024-0136, -0137: an ldconfig that the image brings, run by the hook with the host's rights."""
-    program = scene.root / "sbin/ldconfig"
-    program.parent.mkdir(exist_ok=True)
-    program.write_text("#!/bin/sh\n: >/ran\n")
-    program.chmod(0o755)
-
+    write(scene.root / "sbin/ldconfig", "#!/bin/sh\n: >/ran\n", 0o755)
     scene.escaped = lambda out: ["ran: the image's ldconfig"] * (scene.root / "ran").exists()
 
 

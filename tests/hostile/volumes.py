@@ -16,6 +16,7 @@ from tests.hostile.sources import PIPES, pipes
 from tests.integration import roots
 
 IN_VOLUME = "lies in a volume of the host"
+IMAGES_DRIVER = "mkdir -p usr/local/nvidia/lib64; echo no library >usr/local/nvidia/lib64/libcuda.so.1"
 HIDDEN = "/usr/local/nvidia: what the container has there is hidden"
 
 
@@ -156,13 +157,6 @@ def in_the_way(make: Callable[[Path], object], path: str, scene: Scene) -> None:
     make(place)
 
 
-def images_own(scene: Scene) -> None:
-    """A driver that the image brings there: it is hidden, and its container runs."""
-    folder = scene.root / "usr/local/nvidia/lib64"
-    folder.mkdir(parents=True)
-    (folder / "libcuda.so.1").write_text("no library")
-
-
 def socket_at(place: Path) -> None:
     """Its own path may be too long for a socket."""
     with socket.socket(socket.AF_UNIX) as made:
@@ -228,8 +222,9 @@ ATTACKS = [
                "debian", bites=())
         for make, path in ((Path.mkdir, f"usr/lib/{roots.MULTIARCH}/libcuda.so.1"), (Path.touch, "usr/lib/firmware"))
     ],
-    Attack("the-images-own-driver-in-its-place", "CVE-2024-0133", images_own, codes=(0,),
-           says=HIDDEN, bites=()),
+    # It is hidden, and its container runs.
+    Attack("the-images-own-driver-in-its-place", "CVE-2024-0133",
+           lambda scene: scene.bundle.changed(IMAGES_DRIVER), codes=(0,), says=HIDDEN, bites=()),
     *[
         Attack(f"a-volume-over-a-tmpfs-{number}", "CVE-2024-0133", partial(over_own, destination),
                codes=(7,), says=IN_VOLUME)
