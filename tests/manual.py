@@ -54,10 +54,12 @@ def made(script: str = "build_man.py") -> Path:
     return Path(folder.name)
 
 
-def walk(command: click.Command, *words: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """Every command that is no group, with the words that lead to it."""
+def walk(command: click.Command, *words: str, groups: bool = False) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Every command that is no group, with the words that lead to it; groups: these too."""
     if isinstance(command, click.Group):
+        if groups:
+            yield words, command
         for name, below in command.commands.items():
-            yield from walk(below, *words, name)
+            yield from walk(below, *words, name, groups=groups)
     else:
         yield words, command

@@ -29,15 +29,8 @@ from tests import manual
 Ask = Callable[[str], str]
 
 
-def walk(command: click.Command, words: str = "") -> Iterator[tuple[str, click.Command]]:
-    """Every command with the words that lead to it, the program itself with none."""
-    yield words, command
-    if isinstance(command, click.Group):
-        for name, below in command.commands.items():
-            yield from walk(below, f"{words} {name}".strip())
-
-
-COMMANDS = dict(walk(program))
+# With the words that lead to each, the program itself with none.
+COMMANDS = {" ".join(words): command for words, command in manual.walk(program, groups=True)}
 MAKER = "build_completions.py"
 
 
