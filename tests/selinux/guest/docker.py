@@ -80,14 +80,11 @@ class Refused(Exception):
 
 def ask(method: str, path: str, body: object = None) -> Any:
     """The daemon's answer, read as JSON where it is."""
-    connection = _Connection("docker")
-    try:
+    with contextlib.closing(_Connection("docker")) as connection:
         headers = {"Content-Type": "application/json"}
         connection.request(method, path, json.dumps(body) if body is not None else None, headers)
         answer = connection.getresponse()
         data = answer.read()
-    finally:
-        connection.close()
     if answer.status >= 400:
         raise Refused(json.loads(data)["message"])
     return json.loads(data) if answer.headers.get("Content-Type") == "application/json" else data
@@ -123,7 +120,7 @@ class Started:
         try:
             ask("POST", f"/containers/{self.id}/start")
         except Refused:
-            self.end()
+            self.close()
             raise
 
     def printed(self) -> str:
@@ -152,7 +149,7 @@ class Started:
         while word not in self.printed() and self.state()["Running"] and time.monotonic() < end:
             time.sleep(0.2)
 
-    def end(self) -> None:
+    def close(self) -> None:
         ask("DELETE", f"/containers/{self.id}?force=1")
 
 
@@ -161,18 +158,12 @@ def served(way: Way, type_: str) -> Answer:
     # Docker gives the second the first one's whole label where no option of its own says otherwise.
     options = [f"label=type:{type_}"] if type_ != "container_t" else []
     checks = ("nodes", *CHECKS[type_])
-    first = Started(way, ("/app/probe", *checks), "shareable", options)
-    try:
+    with contextlib.closing(Started(way, ("/app/probe", *checks), "shareable", options)) as first:
         first.wait_for("stay=")
         wrong = [*first.lacks(*checks), *_labels(first, type_)]
-        second = Started(way, ("/app/probe", *BESIDE), f"container:{first.id}", [])
-        try:
+        with contextlib.closing(Started(way, ("/app/probe", *BESIDE), f"container:{first.id}", [])) as second:
             code = ask("POST", f"/containers/{second.id}/wait")["StatusCode"]
             wrong += second.lacks(*BESIDE) + ([f"the second: {second.printed()[-1500:]}"] if code else [])
-        finally:
-            second.end()
-    finally:
-        first.end()
     return Answer(wrong, frozenset(way.entered))
 
 
@@ -182,14 +173,12 @@ def inconsistent(way: Way) -> Answer:
     Docker mounts it with `context=`, which cannot be changed.
     """
     options = ["label=type:nvidia_container_t"]
-    first = Started(way, ("/app/probe", "stay"), "shareable", options)
-    try:
-        Started(way, ("/app/probe", "sem"), f"container:{first.id}", options).end()
-        said = "started"
-    except Refused as error:
-        said = str(error)
-    finally:
-        first.end()
+    with contextlib.closing(Started(way, ("/app/probe", "stay"), "shareable", options)) as first:
+        try:
+            Started(way, ("/app/probe", "sem"), f"container:{first.id}", options).close()
+            said = "started"
+        except Refused as error:
+            said = str(error)
     wrong = [] if re.search(r"oci-gpu-hook: .*/dev/shm", said) else [f"the daemon says {said}"]
     return Answer(wrong, frozenset(way.entered))
 
