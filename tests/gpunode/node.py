@@ -116,6 +116,14 @@ def write(path: str, text: str) -> None:
         file.write(text)
 
 
+def mount_scratch(name: str, flags: int, options: str) -> str:
+    """A filesystem for what is to be mounted elsewhere; gives its path."""
+    path = f"{SCRATCH}/{name}"
+    os.mkdir(path)
+    linux.mount("tmpfs", path, "tmpfs", flags, options)
+    return path
+
+
 def mount_proc(content: Content) -> None:
     """/proc/driver and /proc/devices, as the kernel shows them with the driver loaded."""
     with open("/proc/devices", encoding="ascii") as file:
@@ -125,10 +133,7 @@ def mount_proc(content: Content) -> None:
     write(f"{SCRATCH}/devices", devices)
     os.chmod(f"{SCRATCH}/devices", 0o444)
     linux.mount(f"{SCRATCH}/devices", "/proc/devices", flags=linux.MS_BIND)
-    tree = f"{SCRATCH}/proc"
-    os.mkdir(tree)
-    flags = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
-    linux.mount("tmpfs", tree, "tmpfs", flags, "mode=0555")
+    tree = mount_scratch("proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC, "mode=0555")
     umask = os.umask(0o222)  # procfs shows its files read-only, and so do we
     for path, text in content.proc.items():
         write(f"{tree}/{path}", text)
@@ -144,10 +149,7 @@ def mount_sys(content: Content) -> None:
         return
     # A rootless engine may mount a new sysfs only where a whole one is in sight.
     linux.mount("sysfs", f"{LIBEXEC}/sys", "sysfs")
-    tree = f"{SCRATCH}/sys"
-    os.mkdir(tree)
-    flags = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
-    linux.mount("tmpfs", tree, "tmpfs", flags, "mode=0755")
+    tree = mount_scratch("sys", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC, "mode=0755")
     for path, text in added.files.items():
         write(f"{tree}/{path}", text)
     for path, target in added.links.items():
@@ -180,9 +182,7 @@ def make_node(folder: str, name: str, mode: int, device: int) -> None:
 
 def mount_dev(content: Content) -> None:
     """A /dev of the node's own: the host's standard nodes, and the driver's."""
-    dev = f"{SCRATCH}/dev"
-    os.mkdir(dev)
-    linux.mount("tmpfs", dev, "tmpfs", linux.MS_NOSUID, "mode=0755")
+    dev = mount_scratch("dev", linux.MS_NOSUID, "mode=0755")
     for name in DEVICES:
         if os.path.exists(f"/dev/{name}") and not os.path.islink(f"/dev/{name}"):
             status = os.stat(f"/dev/{name}")
@@ -208,9 +208,7 @@ def mount_dev(content: Content) -> None:
 
 def mount_tmp(own: bool) -> None:
     """The host's /tmp, entry by entry, so that nvidia-mps can lie beside them; own: where it does."""
-    temporary = f"{SCRATCH}/tmp"
-    os.mkdir(temporary)
-    linux.mount("tmpfs", temporary, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=1777")
+    temporary = mount_scratch("tmp", linux.MS_NOSUID | linux.MS_NODEV, "mode=1777")
     bind_entries("/tmp", temporary)
     if own:
         mps = temporary + catalogue.MPS_FOLDER[len("/tmp") :]
