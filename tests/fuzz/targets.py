@@ -209,24 +209,27 @@ _TASKS = _object(
 )
 
 
+def _planted(data: bytes, folder: str, *paths: str) -> HostRoot:
+    for path in paths:
+        hosts.plant(SCRATCH / folder, path, data)
+    return root_at(SCRATCH / folder)
+
+
 def _task(data: bytes) -> None:
     """The record, and the image's configuration to which it leads."""
-    for path in ("containers/c/config.v2.json", "image/c/imagedb/content/a/b"):
-        hosts.plant(SCRATCH / "docker", path, data)
-    docker.from_image(root_at(SCRATCH / "docker"), _DOCKERS, {"A": "1"})
+    root = _planted(data, "docker", "containers/c/config.v2.json", "image/c/imagedb/content/a/b")
+    docker.from_image(root, _DOCKERS, {"A": "1"})
 
 
 def _record(data: bytes) -> None:
-    hosts.plant(SCRATCH / "docker", "containers/c/hostconfig.json", data)
-    docker.value(docker.requests_of(root_at(SCRATCH / "docker"), _DOCKERS))
+    docker.value(docker.requests_of(_planted(data, "docker", "containers/c/hostconfig.json"), _DOCKERS))
 
 
 _STORED = st.lists(_object(id=st.sampled_from(["c", "d"]), metadata=_TEXTS | st.just('{"image-name":"a"}')), max_size=3)
 
 
 def _stored(data: bytes) -> None:
-    hosts.plant(SCRATCH / "podman", "a-containers/containers.json", data)
-    podman.image(root_at(SCRATCH / "podman"), "/a-containers/c/userdata", "c")
+    podman.image(_planted(data, "podman", "a-containers/containers.json"), "/a-containers/c/userdata", "c")
 
 
 def _labels(bundle: Bundle) -> None:
@@ -402,21 +405,12 @@ class _Proc(HostRoot):
 
 
 _KERNELS = (
-    *(
-        "NVRM version: NVIDIA  580.65.06 x",
-        "Model: \t H100",
-        "Device Minor: \t 0",
-        "Device Minor: ²",
-        "GPU UUID: GPU-?",
-    ),
-    *("DeviceFileMinor: 3", "Character devices:", "195 nvidia", "505 nvidia-uvm", "² nvidia-caps", "Block devices:"),
+    *("NVRM version: NVIDIA  580.65.06 x", "Model: \t H100", "Device Minor: \t 0", "Device Minor: ²"),
+    *("GPU UUID: GPU-?", "DeviceFileMinor: 3", "Character devices:", "195 nvidia", "505 nvidia-uvm"),
+    *("² nvidia-caps", "Block devices:"),
     *("0::/a.scope/c1", "4:devices:/c", "1 2 0:3 / / rw - cgroup2 c rw", "7 -", "7 1 2"),
-    *(
-        "7 2 0:3 / /sys shared:1 - cgroup c rw,devices",
-        "DeviceAllow=/dev/null rw",
-        "DeviceAllow=",
-        "DevicePolicy=strict",
-    ),
+    *("7 2 0:3 / /sys shared:1 - cgroup c rw,devices", "DeviceAllow=/dev/null rw", "DeviceAllow="),
+    "DevicePolicy=strict",
 )
 _LINES = st.lists(st.sampled_from(_KERNELS) | st.text(max_size=20), max_size=12).map("\n".join)
 _FOUND = "0000:07:00.0 gpu0 gi1 ci0 channel7 channel² card0 renderD128 gi² x"
