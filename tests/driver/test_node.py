@@ -49,16 +49,15 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {"run": run, "packages": packages}
 
 
-@pytest.mark.parametrize(("unpacked", "layout", "kind"), CASES)
+@pytest.mark.parametrize("case", CASES, ids="-".join)
 def test_an_unpacked_driver_is_the_nodes(
     installed: Installed,
     folders: dict[str, Path],
     roots_of: dict[str, Path],
     tmp_path: Path,
-    unpacked: str,
-    layout: str,
-    kind: str,
+    case: tuple[str, str, str],
 ) -> None:
+    unpacked, layout, kind = case
     made = Bundle(tmp_path, installed.hooks(), roots_of[kind]).asks("0", "all")
     command = look(images.KINDS[kind], "/app", f"$(find {FOLDER}/lib64 -type f)")
     made.runs("/bin/sh", "-c", command)
