@@ -57,9 +57,7 @@ def test_a_container_without_proc_starts(bundle: Maker) -> None:
     assert "exit status" not in done.err, done.err
 
 
-def test_a_link_put_where_a_node_was_just_made_opens_nothing_of_the_host(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_link_in_a_new_nodes_place_opens_nothing_of_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a container could that shares its root with the one that starts."""
     secret = tmp_path / "secret"
     secret.write_text("the host's")

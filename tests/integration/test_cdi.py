@@ -206,9 +206,7 @@ def _environment(root: Path) -> dict[str, str]:
     ],
     ids=lambda value: "+".join(value) if isinstance(value, dict) else value,
 )
-def test_a_container_has_the_same_by_cdi_and_by_the_hook(
-    root: Path, runtime: str, cgroup: str, asked: dict[str, str]
-) -> None:
+def test_a_container_has_the_same_by_either_way(root: Path, runtime: str, cgroup: str, asked: dict[str, str]) -> None:
     node: dict[str, Any] = {"description": "none", "vendors": EVERYBODYS}
     gpus = asked.get("NVIDIA_VISIBLE_DEVICES", "")
     if gpus:

@@ -96,9 +96,7 @@ def test_a_device_cgroup_that_is_never_touched_need_not_be_found(bundle: Maker) 
         ("no-gpus", "0", 6, "drives no GPU"),
     ],
 )
-def test_what_cannot_be_met_stops_that_start_alone(
-    bundle: Maker, faults: str, devices: str, code: int, words: str
-) -> None:
+def test_what_cannot_be_met_stops_one_start(bundle: Maker, faults: str, devices: str, code: int, words: str) -> None:
     made, plain = bundle("debian").asks(devices).runs(*ECHO), bundle("busybox").runs(*ECHO)
     before = roots.listing(made.rootfs)
     script = f"! {start('runc', made)} || exit 1\n{start('runc', plain)}"

@@ -48,9 +48,7 @@ def dumps(made: Bundle, newest: Path, folder: Path, runc: str, options: str = ""
 
 @pytest.mark.parametrize("runc", ["distribution's", "newest"])
 @pytest.mark.parametrize("cgroup", ["v1", "v2"])
-def test_a_restored_container_has_its_devices(
-    bundle: Maker, newest: Path, tmp_path: Path, cgroup: str, runc: str
-) -> None:
+def test_a_restored_one_has_its_devices(bundle: Maker, newest: Path, tmp_path: Path, cgroup: str, runc: str) -> None:
     made = bundle("busybox").asks("1", "utility").runs("/bin/sh", "-c", COUNT)
     script = f"""
         {dumps(made, newest, tmp_path, runc)}

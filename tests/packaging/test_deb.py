@@ -65,9 +65,7 @@ def test_a_release_is_the_sources_and_all_packages_with_their_checksums(tmp_path
     printed("sha256sum", "--check", "--quiet", "SHA256SUMS", cwd=tmp_path / "dist")
 
 
-def test_what_is_in_the_package_is_made_and_started_and_a_removal_leaves_the_settings(
-    view: View, release: Release
-) -> None:
+def test_what_the_package_has_is_made_and_started_and_a_removal_leaves_settings(view: View, release: Release) -> None:
     before = view.listing()
     does(view.apt("install", release.hook, release.docker))
     assert (view / "/run/oci-gpu-hook").stat().st_mode & 0o7777 == 0o755
@@ -100,9 +98,7 @@ def test_an_upgrade_leaves_units_disabled_or_enabled_and_a_purge_disables_them(
 TOLD = '#!/bin/sh\necho "$*" >>/run/told\n[ "$2" != is-enabled ] || echo enabled\n'
 
 
-def test_an_upgrade_starts_no_validation_and_a_removal_stops_it(
-    view: View, release: Release, previous: Release
-) -> None:
+def test_an_upgrade_starts_no_validation_a_removal_stops_it(view: View, release: Release, previous: Release) -> None:
     does(view.dpkg("-i", previous.hook))
     (view / "/run/systemd/system").mkdir(parents=True)
     (view / "/usr/bin/systemctl").write_text(TOLD)
@@ -126,9 +122,7 @@ def test_a_damaged_installation_can_be_removed(view: View, release: Release) -> 
     does(view.dpkg("--remove", "oci-gpu-hook"))
 
 
-def test_what_is_in_use_is_upgraded_and_nothing_of_it_is_purged(
-    view: View, release: Release, previous: Release
-) -> None:
+def test_what_is_in_use_is_upgraded_and_none_of_it_purged(view: View, release: Release, previous: Release) -> None:
     does(view.dpkg("-i", previous.hook, previous.docker, previous.cli))
     daemon = view / "/etc/docker/daemon.json"
     write(view / "/usr/bin/dockerd", "", 0o755)

@@ -319,9 +319,7 @@ def test_an_upgrade_that_stops_takes_no_file_of_the_old_version(served: Node, ne
 
 
 @pytest.mark.parametrize("over", ["node", "served"], ids=["nothing", "another version"])
-def test_a_version_that_does_not_start_is_not_registered(
-    request: pytest.FixtureRequest, newer: Path, over: str
-) -> None:
+def test_what_does_not_start_is_not_registered(request: pytest.FixtureRequest, newer: Path, over: str) -> None:
     node: Node = request.getfixturevalue(over)
     with open(newer / "usr/local/lib/oci-gpu-hook/oci_gpu_hook/hook.py", "a") as file:
         file.write("raise ImportError('broken on purpose')\n")
