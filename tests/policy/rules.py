@@ -75,29 +75,6 @@ def attributes(policy: str, name: str) -> frozenset[str]:
     return frozenset(it[1] for it in words if it[0] == "attribute" and it[-1] == name)
 
 
-def _roles(policy: str) -> frozenset[str]:
-    lines = []
-    for role, many, one in re.findall(r"role (\w+) types (?:\{([^}]*)\}|([\w.]+));", run("seinfo", "-r", "-x", policy)):
-        lines += [f"role {role} has {name}" for name in (many or one).split()]
-    return frozenset(lines)
-
-
-def _booleans(policy: str) -> frozenset[str]:
-    text = run("seinfo", "-b", "-x", policy)
-    return frozenset(f"boolean {name} {state}" for name, state in re.findall(r"bool (\w+) (true|false);", text))
-
-
-def _ranges(policy: str) -> frozenset[str]:
-    """The levels of what is made, where they are other than who makes it has."""
-    return frozenset(run("sesearch", "--range_trans", policy).splitlines()) - {""}
-
-
-def _constraints(policy: str) -> frozenset[str]:
-    """What levels, users and roles forbid whatever the rules allow."""
-    lines = run("seinfo", "--constrain", "-x", policy).splitlines()
-    return frozenset(line.strip() for line in lines if "constrain " in line)
-
-
 def contexts(path: str) -> frozenset[str]:
     with open(path, encoding="utf-8") as file:
         return frozenset("file " + " ".join(line.split()) for line in file if line.strip())
@@ -105,6 +82,14 @@ def contexts(path: str) -> frozenset[str]:
 
 def everything(policy: str, file_contexts: str) -> frozenset[str]:
     """All that is in a policy, for one to be taken from another."""
-    found = rules(policy) | memberships(policy) | _roles(policy) | _booleans(policy)
-    found |= _ranges(policy) | _constraints(policy)
+    found = rules(policy) | memberships(policy)
+    for role, many, one in re.findall(r"role (\w+) types (?:\{([^}]*)\}|([\w.]+));", run("seinfo", "-r", "-x", policy)):
+        found |= {f"role {role} has {name}" for name in (many or one).split()}
+    booleans = re.findall(r"bool (\w+) (true|false);", run("seinfo", "-b", "-x", policy))
+    found |= {f"boolean {name} {state}" for name, state in booleans}
+    # The levels of what is made, where they are other than who makes it has.
+    found |= {*run("sesearch", "--range_trans", policy).splitlines()} - {""}
+    # What levels, users and roles forbid whatever the rules allow.
+    lines = run("seinfo", "--constrain", "-x", policy).splitlines()
+    found |= {line.strip() for line in lines if "constrain " in line}
     return found | contexts(file_contexts) if os.path.exists(file_contexts) else found
