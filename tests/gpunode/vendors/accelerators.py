@@ -70,8 +70,7 @@ def intel(node: Additions) -> None:
     node.library("libmfx-gen.so.1.2.12", "libmfx-gen.so.1.2")
     node.library("intel-opencl/libigdrcl.so")
     node.library("dri/iHD_drv_video.so")
-    icd = f"{node.library_folder}/intel-opencl/libigdrcl.so\n"
-    node.texts["/etc/OpenCL/vendors/intel.icd"] = icd
+    node.texts["/etc/OpenCL/vendors/intel.icd"] = f"{node.library_folder}/intel-opencl/libigdrcl.so\n"
     node.program("/dev/dri /dev/accel", "/usr/bin/xpu-smi", "/usr/bin/ocloc")
 
 
@@ -100,8 +99,7 @@ def neuron(node: Additions) -> None:
     major = node.major("neuron")
     for number, address in enumerate(("0000:a0:1c.0", "0000:a0:1d.0")):
         node.pci(address, "1d0f:7164", "0x088000", "neuron")
-        path = f"/dev/neuron{number}"
-        node.node(path, (major, number), "neuron_device", core_count="2")
+        node.node(f"/dev/neuron{number}", (major, number), "neuron_device", core_count="2")
     folder = "/opt/aws/neuron"
     for name, version, soname in (
         ("libnrt", "2.22.14.0", "1"),
@@ -109,8 +107,7 @@ def neuron(node: Additions) -> None:
         ("libncfw", "2.22.14.0", "2.22.14.0"),
         ("libnccom-net", "2.22.26.0", "2"),
     ):
-        path = f"{folder}/lib/{name}.so.{version}"
-        node.library(path, f"{name}.so.{soname}", development=True)
+        node.library(f"{folder}/lib/{name}.so.{version}", f"{name}.so.{soname}", development=True)
     node.texts["/etc/ld.so.conf.d/aws_neuron.conf"] = f"{folder}/lib\n"
     tools = ("neuron-ls", "neuron-top", "neuron-monitor")
     node.program("/dev/neuron0 /dev/neuron1", *(f"{folder}/bin/{name}" for name in tools))
@@ -126,16 +123,13 @@ def xrt(node: Additions) -> None:
         manager = node.pci(f"{slot}.0", "10ee:5004", "0x120000", "xclmgmt")
         users.append(node.pci(f"{slot}.1", "10ee:5005", "0x120000", "xocl"))
         number = int(slot.split(":")[1], 16) << 8  # bus and function, as xclmgmt names it
-        path = f"/dev/xclmgmt{number}"
-        node.node(path, (major, minor), "xrt_mgmt", manager, 0o600)
+        node.node(f"/dev/xclmgmt{number}", (major, minor), "xrt_mgmt", manager, 0o600)
     node.drm(users, cards=False)
     folder = "/opt/xilinx/xrt"
     for name in ("xrt_core", "xrt_coreutil", "xrt++", "xilinxopencl", "xma2api", "xdp_core"):
-        path = f"{folder}/lib/lib{name}.so.2.16.0"
-        node.library(path, f"lib{name}.so.2", development=True)
+        node.library(f"{folder}/lib/lib{name}.so.2.16.0", f"lib{name}.so.2", development=True)
     node.library(f"{folder}/lib/xrt/module/libxdp_hal_plugin.so.2.16.0", "libxdp_hal_plugin.so.2")
-    tools = (f"{folder}/bin/{name}" for name in ("xbutil", "xrt-smi", "unwrapped/xbutil"))
-    node.program("/dev/dri", *tools)
+    node.program("/dev/dri", *(f"{folder}/bin/{name}" for name in ("xbutil", "xrt-smi", "unwrapped/xbutil")))
     node.texts[f"{folder}/version.json"] = '{"BUILD_VERSION": "2.16.204"}\n'
     node.texts[f"{folder}/setup.sh"] = f"export XILINX_XRT={folder}\n"
     node.texts["/etc/OpenCL/vendors/xilinx.icd"] = "libxilinxopencl.so\n"
