@@ -174,11 +174,6 @@ find /opt /etc/OpenCL /etc/libibverbs.d /usr/lib /usr/lib64 /usr/libexec /usr/sh
 """
 
 
-def _generate(flags: tuple[str, ...], form: str = "yaml") -> str:
-    lines = [NVIDIAS if flag.startswith("NVIDIA") else VENDORS for flag in flags]
-    return "".join([line.format(flag=flag, form=form, refresh=REFRESH) for line, flag in zip(lines, flags)])
-
-
 def _devices(asked: dict[str, str]) -> str:
     names = [f"{KINDS[flag]}={name}" for flag, text in asked.items() for name in text.split(",")]
     return cdi_devices(*names)
@@ -214,7 +209,9 @@ def test_a_container_has_the_same_by_either_way(root: Path, runtime: str, cgroup
     how = {"runtime": runtime, "cgroup": cgroup, **node}
     # As udev's SYMLINK makes them.
     link = "[ ! -e /dev/neuron1 ] || { mv /dev/neuron1 /dev/real && ln -s real /dev/neuron1; }\n"
-    before = link + _generate(tuple(asked), "json" if runtime == "crun" else "yaml")
+    form = "json" if runtime == "crun" else "yaml"
+    lines = [NVIDIAS if flag.startswith("NVIDIA") else VENDORS for flag in asked]
+    before = link + "".join([line.format(flag=flag, form=form, refresh=REFRESH) for line, flag in zip(lines, asked)])
     # A spec's hook checks what the image requires.
     required = "--env 'NVIDIA_REQUIRE_CUDA=cuda>=13'"
     by_cdi = look_podman(root, f"{_devices(asked)} {required}", LOOK, before=before, **how)
