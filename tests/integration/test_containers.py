@@ -33,8 +33,7 @@ def examined(
     for name, (bundle, then) in patients.items():
         bundle.runs(*SLEEPS)
         scripts[name] = f"""
-{runtime} run --detach --bundle {bundle.path} {NAME} </dev/null >/dev/null 2>/run/said ||
-    {{ cat /run/said >&2; exit 99; }}
+{detached(runtime, bundle.path, NAME)}
 PID=$({runtime} state {NAME} | sed -n 's/.*"pid": *\\([0-9]*\\).*/\\1/p')
 set +e
 {then}
