@@ -12,8 +12,8 @@ import subprocess
 from pathlib import Path
 from typing import Callable
 
-from tests.hostile.commands import CONTAINERS, DOCTOR, ID, METRICS, USER, Host, removed, until
-from tests.integration.engines import Bundle
+from tests.hostile.commands import CONTAINERS, DOCTOR, ID, METRICS, USER, Host, removed
+from tests.integration.engines import Bundle, until
 
 Attack = Callable[[Host], "list[str]"]
 LEADER = """

@@ -27,7 +27,7 @@ from typing import Any, Callable, NamedTuple
 from tests.hostile import linux
 from tests.hostile.scene import ENVIRONMENT, FUSE, Kit
 from tests.integration import roots
-from tests.integration.engines import Bundle
+from tests.integration.engines import Bundle, until
 
 USER = 64_123
 PROGRAM = "/usr/bin/oci-gpu-hook"
@@ -272,15 +272,6 @@ class Host:
 
 def is_contained(pid: int) -> bool:
     return os.stat(f"/proc/{pid}/root").st_ino != os.stat("/").st_ino
-
-
-def until(holds: Callable[[], bool]) -> None:
-    """Wait, however slow the machine is; an attack that is not ready would miss."""
-    for _ in range(600):
-        if holds():
-            return
-        time.sleep(0.1)
-    raise TimeoutError
 
 
 def removed(*cgroups: Path) -> bool:

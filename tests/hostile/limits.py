@@ -16,10 +16,10 @@ from typing import Callable
 
 from oci_gpu_hook.cli import limit
 from tests.hostile.beliefs import held
-from tests.hostile.commands import CONTAINERS, DOCTOR, METRICS, USER, Host, until
+from tests.hostile.commands import CONTAINERS, DOCTOR, METRICS, USER, Host
 from tests.hostile.matrix import ARGUMENTS, BUNDLE, COMMANDS
 from tests.hostile.scene import FUSE
-from tests.integration.engines import Bundle
+from tests.integration.engines import Bundle, until
 
 Attack = Callable[[Host], "list[str]"]
 

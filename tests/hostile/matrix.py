@@ -24,8 +24,8 @@ from typing import Any, Callable
 from oci_gpu_hook.cli.commands import program
 from oci_gpu_hook.report.records import MESSAGE_ID
 from tests import manual
-from tests.hostile.commands import CONTAINERS, DOCTOR, KINDS, METRICS, USER, Done, Host, children, is_contained, until
-from tests.integration.engines import Bundle
+from tests.hostile.commands import CONTAINERS, DOCTOR, KINDS, METRICS, USER, Done, Host, children, is_contained
+from tests.integration.engines import Bundle, until
 from tests.integration.test_records import IDENTIFIED
 
 Attack = Callable[[Host], "list[str]"]

@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -284,6 +285,15 @@ def on_host(installed: Installed, script: str, *, timeout: int = HANGS) -> Outco
 def run_unshared(code: str, *namespaces: str) -> str:
     """What Python code prints that uses this tree's modules, in a mount namespace of its own."""
     return printed(*UNSHARED, *namespaces, sys.executable, "-c", code, cwd=REPOSITORY)
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait, however slow the machine is."""
+    for _ in range(6000):
+        if holds():
+            return
+        time.sleep(0.1)
+    raise TimeoutError
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from oci_gpu_hook.formats import devicefilter
 from oci_gpu_hook.formats.devicerule import DeviceRule
 from oci_gpu_hook.kernel import bpf, syscalls
 from tests.gpunode import boot
-from tests.integration.engines import printed
+from tests.integration.engines import printed, until
 
 Maker = Callable[..., Path]
 
@@ -287,9 +287,7 @@ def test_replacing_leaves_no_window(container: DeviceCgroup, nodes: Path) -> Non
                     wrong += 1
         (nodes / "result").write_text(f"{rounds} {wrong}")
         os._exit(0)
-    deadline = time.monotonic() + 600
-    while str(child) not in Path(container.path, "cgroup.procs").read_text().split():
-        assert time.monotonic() < deadline, "the child did not enter the cgroup"
+    until(lambda: str(child) in Path(container.path, "cgroup.procs").read_text().split())
     time.sleep(0.05)
     for _ in range(200):
         open_for(container, GPU0).take_back()
@@ -417,18 +415,16 @@ def test_a_newer_program_is_replaced_too(container: DeviceCgroup, nodes: Path, m
             bpf.prog_attach(cgroup_fd, new_fd, attach_flags=flags, replace_fd=old_fd)
             for fd in (cgroup_fd, new_fd, old_fd):
                 os.close(fd)
-            wait_until_gone(prog_id)
+            until(lambda: is_gone(prog_id))  # the kernel frees it after a grace period
         return real(prog_id)
 
-    def wait_until_gone(prog_id: int) -> None:
-        for _ in range(60_000):  # the kernel frees it after a grace period
-            try:
-                os.close(real(prog_id))
-            except OSError as err:
-                assert err.errno == ENOENT
-                return
-            time.sleep(0.01)
-        pytest.fail("the replaced program did not go")
+    def is_gone(prog_id: int) -> bool:
+        try:
+            os.close(real(prog_id))
+        except OSError as err:
+            assert err.errno == ENOENT
+            return True
+        return False
 
     monkeypatch.setattr(bpf, "prog_get_fd_by_id", raced)
     open_for(container, GPU0)

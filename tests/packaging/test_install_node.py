@@ -16,15 +16,13 @@ import signal
 import subprocess
 import sys
 import tarfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.integration.engines import UNSHARED, printed
+from tests.integration.engines import UNSHARED, printed, until
 from tests.integration.test_install import tree
 from tests.selinux.files import write
 
@@ -226,7 +224,7 @@ def test_while_an_upgrade_waits_both_versions_are_whole(served: Node, newer: Pat
     (old,) = node.versions()
     line, environment = node.argv(f"exec sh {SCRIPT} install"), node.environment(PAYLOAD=str(newer), GRACE="2")
     with subprocess.Popen(line, env=environment, stdout=subprocess.PIPE) as upgrading:
-        _wait_for(lambda: old not in (node.root / ENTRY).read_text())
+        until(lambda: old not in (node.root / ENTRY).read_text())
         assert len(node.versions()) == 2
         node.works()
         assert upgrading.wait(60) == 0
@@ -454,10 +452,3 @@ def test_a_node_of_the_machineconfig_is_ready_at_each_boot(node: Node, machine_c
     assert "cannot unpack what the MachineConfig has put there" in ran.stderr
     deliver(machine_config, node.root, LOCAL)
     assert node.boot(unit).returncode == 0
-
-
-def _wait_for(happened: Callable[[], bool], seconds: float = 600) -> None:
-    end = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < end
-        time.sleep(0.02)
