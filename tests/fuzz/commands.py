@@ -23,18 +23,8 @@ from oci_gpu_hook.node.engines import containerdevices, containers, installed
 from oci_gpu_hook.node.engines.containerdevices import HostsNodes, Wanted
 from oci_gpu_hook.node.machine import foreignfile, processes
 from oci_gpu_hook.node.machine.foreignfile import Mounts
-from tests.fuzz.targets import (
-    _ANNOTATIONS,
-    _NUMBERS,
-    _TEXTS,
-    SCRATCH,
-    Target,
-    _object,
-    _several,
-    _spoilt,
-    _written,
-    root_at,
-)
+from tests.fuzz import targets
+from tests.fuzz.targets import _ANNOTATIONS, _NUMBERS, _TEXTS, SCRATCH, Target, _object, _several, _spoilt, _written
 from tests.unit import hosts
 
 _BUNDLES = st.sampled_from(["/run/b/overlay-containers/x/userdata", "/srv/b", "/"]) | _TEXTS
@@ -87,7 +77,7 @@ def _host(files: dict[str, bytes | str]) -> HostRoot:
     shutil.rmtree(folder, ignore_errors=True)
     for path, content in {"proc/7/stat": _STAT, **files}.items():
         hosts.plant(folder, path, content)
-    return root_at(folder)
+    return targets.root_at(folder)
 
 
 def _runtimes_state(data: bytes) -> None:

@@ -8,21 +8,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.integration import inside
+from tests.integration import inside, migdevices
 from tests.integration.conftest import Maker
 from tests.integration.engines import in_turn, on_node, start, watched
 from tests.integration.inside import REFRESH, sentence
-from tests.integration.migdevices import (
-    CAPABILITIES,
-    FIRST,
-    FIRST_ANEW,
-    KEEP,
-    MADE_ANEW,
-    RESTORE,
-    SECOND_ANEW,
-    SHOWN_ONCE_MORE,
-    instance,
-)
+from tests.integration.migdevices import CAPABILITIES, FIRST, FIRST_ANEW, KEEP, MADE_ANEW, RESTORE, SECOND_ANEW
 from tests.integration.test_inventory_file import ASKED_NVML, FILE, FOLDER, LIE, LIES, SECOND, TRUE, shows_gpus
 
 GPUS = "/proc/driver/nvidia/gpus"
@@ -157,9 +147,9 @@ def test_a_driver_that_is_half_there_is_one_sentence(bundle: Maker) -> None:
     assert "580.65.06" in said and "580.65.09" in said, said
 
 
-CREATED = instance("gpu1/mig/gi14") + instance("gpu1/mig/gi14/ci0")
+CREATED = migdevices.instance("gpu1/mig/gi14") + migdevices.instance("gpu1/mig/gi14/ci0")
 DESTROYED = f"rm -r {CAPABILITIES}/gpu1/mig/gi13\n"
-OTHERS = DESTROYED + instance("gpu1/mig/gi6") + instance("gpu1/mig/gi6/ci0")
+OTHERS = DESTROYED + migdevices.instance("gpu1/mig/gi6") + migdevices.instance("gpu1/mig/gi6/ci0")
 INSTANCES = {"gi1/ci0", "gi5/ci0", "gi5/ci1", "gi13/ci0"}
 REPARTITIONS = {
     "created": (CREATED, INSTANCES | {"gi14/ci0"}),
@@ -249,7 +239,7 @@ def test_a_folder_shown_once_more_has_no_name_until_nvml_was_asked(bundle: Maker
     ]
     script = f"""{REFRESH}{start("runc", by_all)}
 [ ! -e {WANTED} ]
-{SHOWN_ONCE_MORE}{start("runc", by_name)} 2>&1 || echo stopped
+{migdevices.SHOWN_ONCE_MORE}{start("runc", by_name)} 2>&1 || echo stopped
 ls {WANTED}
 {start("runc", by_number)} 2>&1 || echo stopped
 {start("runc", by_all)}
@@ -286,7 +276,7 @@ def test_watch_asks_nvml_again_for_mig_devices(bundle: Maker) -> None:
     made = bundle("busybox").asks(FIRST_ANEW).runs("/bin/sh", "-c", TELL)
     steps = f"""
 until_said '^saved '
-{SHOWN_ONCE_MORE}until_said '^saved ' 2
+{migdevices.SHOWN_ONCE_MORE}until_said '^saved ' 2
 {MADE_ANEW}until_said '^saved ' 3
 until grep -q {SECOND_ANEW} /run/gpu.yaml; do sleep 0.1; done
 {start("runc", made)}

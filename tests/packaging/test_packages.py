@@ -14,26 +14,12 @@ from oci_gpu_hook.request import settingsfile
 from tests.integration.engines import Installed
 from tests.packaging import packages
 from tests.packaging.conftest import Built
-from tests.packaging.packages import (
-    CLI,
-    DOCKERS,
-    ENTRY,
-    LIBRARY,
-    PACKAGE,
-    REGISTRATION,
-    SETTINGS,
-    TARGET,
-    Deb,
-    Kind,
-    Release,
-    Rpm,
-    does,
-)
+from tests.packaging.packages import CLI, DOCKERS, ENTRY, LIBRARY, PACKAGE, SETTINGS, TARGET, Kind, Release, does
 from tests.packaging.views import View
 from tests.selinux.files import write
 
 NO_DPKG = pytest.mark.skipif(shutil.which("dpkg") is None, reason="RHEL and Fedora have no packages of this kind")
-KINDS = [Rpm(), pytest.param(Deb(), marks=NO_DPKG)]
+KINDS = [packages.Rpm(), pytest.param(packages.Deb(), marks=NO_DPKG)]
 pytestmark = pytest.mark.parametrize("kind", KINDS, ids=["rpm", "deb"])
 # What a start and a command leave behind.
 USED = f"mkdir -p /run/oci-gpu-hook; touch /run/oci-gpu-hook/inventory {PACKAGE}/cli/__pycache__/x.pyc"
@@ -133,7 +119,7 @@ def test_changed_settings_are_kept(kind: Kind, view: View, built: Built) -> None
     assert not (view / SETTINGS).exists() and not (view / ENTRY).exists()
 
 
-@pytest.mark.parametrize("place", [ENTRY, REGISTRATION, "/usr/bin/oci-gpu-hook", "/usr/bin/oci-gpu-runtime"])
+@pytest.mark.parametrize("place", [ENTRY, packages.REGISTRATION, "/usr/bin/oci-gpu-hook", "/usr/bin/oci-gpu-runtime"])
 def test_a_foreign_file_in_our_place_stops_the_installation(kind: Kind, view: View, built: Built, place: str) -> None:
     foreign = view / place
     write(foreign, "another program's\n")

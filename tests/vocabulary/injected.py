@@ -13,20 +13,8 @@ from oci_gpu_hook.operations import Device, LdCache, Mount, Service, Symlink, Tm
 from oci_gpu_hook.planning import meanings
 from oci_gpu_hook.vendors import wsl
 from tests.unit import hosts
-from tests.vocabulary.host import (
-    FOLDER,
-    GIVEN,
-    GIVEN_32,
-    LAYOUT,
-    OTHER_VERSION,
-    REFUSED,
-    TWIN,
-    Row,
-    brings,
-    everything,
-    planned,
-    targets,
-)
+from tests.vocabulary import host
+from tests.vocabulary.host import FOLDER, GIVEN, LAYOUT, REFUSED, TWIN, Row, brings, everything, planned, targets
 
 
 def _comes(paths: str, by: str, without: str | None = None, **more: str) -> bool:
@@ -69,7 +57,7 @@ def _newer_cuda_comes_first() -> bool:
     return named == ["/usr/local/cuda/compat/libcuda.so.1"] and not beside
 
 
-GIVEN_TWIN = f"{GIVEN_32}/{TWIN.rpartition('/')[2]}"
+GIVEN_TWIN = f"{host.GIVEN_32}/{TWIN.rpartition('/')[2]}"
 COMPUTE = (
     "libcuda libcudadebugger libnvidia-opencl libnvidia-gpucomp libnvidia-ptxjitcompiler libnvidia-fatbinaryloader "
     "libnvidia-allocator libnvidia-compiler libnvidia-pkcs11 libnvidia-pkcs11-openssl3 libnvidia-nvvm "
@@ -115,7 +103,7 @@ INJECTED = (
         lambda: "libdxcore.so" in wsl.REQUIRED and glob.matches(wsl.OF_STORE[0], "libnvdxgdmal.so.1")),
     Row("2.1", "selection rule",
         lambda: f"{GIVEN}/libnvidia-encode.so.{hosts.VERSION}" in targets("1", "video")
-            and not any(OTHER_VERSION in path for path in targets("1", "all"))),
+            and not any(host.OTHER_VERSION in path for path in targets("1", "all"))),
     # Everything of the driver's version wherever it lies is not what was asked for: the catalogue names each.
     Row("2.1", "CDI rule", lambda: not any("libnvidia-api" in path for path in targets("1", "all")), REFUSED),
     Row("2.1", "host search paths",
