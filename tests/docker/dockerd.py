@@ -15,13 +15,12 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from tests.integration.engines import in_turn, version
+from tests.integration.engines import SIMULATED, in_turn, version
 from tests.integration.inside import ALLOWED, COMPUTE, DENIED, gpus, node
 
 # Newer systemds boot no cgroup v1.
 BOOTS_V1 = version("systemctl") < (258,)
 FOLDER = os.environ.get("DOCKER_FROM", "/usr/bin")
-SIMULATED = Path(__file__).with_name("simulated_runtime.py")
 LINK = "ln -s ../libexec/oci/hooks.d/oci-gpu-hook /usr/bin/nvidia-container-runtime-hook\n"
 SETTINGS = "runtime = /usr/bin/simulated-runc\n"
 RUNTIME = "--runtime oci-gpu-runtime"

@@ -26,6 +26,8 @@ from tests.gpunode import boot
 REPOSITORY = Path(__file__).resolve().parents[2]
 NODE = REPOSITORY / "tests/gpunode/node.py"
 BOOT = REPOSITORY / "tests/gpunode/boot.py"
+# A new procfs shows no simulated driver: this runtime puts it into the container's, and becomes runc or crun.
+SIMULATED = REPOSITORY / "tests/docker/simulated_runtime.py"
 PROCDRIVER = {
     "path": "/usr/libexec/gpunode/procdriver",
     "args": ["procdriver"],

@@ -38,8 +38,7 @@ def bundle(tmp_path: Path, installed: Installed) -> Bundle:
                 shutil.copy(f"{folder}/{name}", root / "usr/lib" / roots.MULTIARCH)
                 break
     subprocess.run(["/sbin/ldconfig", "-r", str(root)], check=True)
-    hooks = json.loads(json.dumps(installed.hooks(simulated=False)))
-    return Bundle(tmp_path, hooks)
+    return Bundle(tmp_path, installed.hooks(simulated=False))
 
 
 @pytest.mark.parametrize("user", [0, 100_000])

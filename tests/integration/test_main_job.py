@@ -296,16 +296,14 @@ def test_only_its_own_gpus_are_numbered(bundle: Maker, shown: str) -> None:
 
 def test_on_a_host_a_missing_node_is_made(bundle: Maker) -> None:
     """After a boot nodes may not be there yet: the GPUs have their numbers all the same."""
-    every = bundle("debian").asks("all")
-    every.runs("/bin/sh", "-c", MADE)
+    every = bundle("debian").asks("all").runs("/bin/sh", "-c", MADE)
     done = on_node(NODES + start("runc", every))
     assert done.out.splitlines()[0] == "8", done.out
 
 
 def test_a_node_by_another_gpus_name_counts_for_none(bundle: Maker) -> None:
     """As ``--device /dev/nvidia3:/dev/nvidia0`` makes one: its number, not its name, says which GPU it is."""
-    every = bundle("debian").asks("all")
-    every.runs("/bin/sh", "-c", MADE)
+    every = bundle("debian").asks("all").runs("/bin/sh", "-c", MADE)
     renamed = f"{NODES}rm /dev/nvidia3 /dev/nvidia5; mknod /dev/nvidia0 c 195 3\n{MARKED}"
     done = on_node(f"{renamed}{start('runc', every)} 2>&1 || :")
     assert "drives no GPU" in done.out and "NVIDIA H100" not in done.out, done.out

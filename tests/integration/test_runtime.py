@@ -68,9 +68,8 @@ def test_an_engines_update_leaves_the_gpu(bundle: Maker, runtime: str, cgroup: s
         updates += UPDATE.format(devices=json.dumps(listed), cpu=cpu, words=words, how=how, look=look)
     script = f"{words} create --bundle {it.path} life >/run/out\n{words} start life\n"
     script += f"{updates}{words} delete --force life\n"
-    seen = on_node(script, cgroup=cgroup, settings=SERVES.format(runtime))
-    assert seen.code == 0, seen.err
-    _, first, second, others = seen.out.split("==\n")
+    out = on_node(script, cgroup=cgroup, settings=SERVES.format(runtime)).printed()
+    _, first, second, others = out.split("==\n")
     own = {node(1), "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"}
     for shares, out in ((512, first), (300, second)):
         assert given(out) == own, out

@@ -16,9 +16,8 @@ import pytest
 
 from tests.gpunode import description
 from tests.gpunode.faults import FAULTS
-from tests.integration.engines import REPOSITORY, in_turn, on_node
+from tests.integration.engines import SIMULATED, in_turn, on_node
 
-SIMULATED = REPOSITORY / "tests/docker/simulated_runtime.py"
 NODE = description.load("h100x8")
 FIRST = NODE.gpus[0]
 # The first one's, as a fault tells it.

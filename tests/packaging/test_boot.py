@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tests.integration.engines import REPOSITORY, Outcome, on_node, printed
+from tests.integration.engines import REPOSITORY, SIMULATED, Outcome, on_node, printed
 from tests.packaging.test_install_node import deliver, generated, make_payload
 from tests.selinux.files import write
 
@@ -102,10 +102,6 @@ cat /run/said >&2
     assert "/features.d/" not in out
 
 
-# A new procfs shows no simulated driver: this runtime puts it into the container's.
-RUNTIME = REPOSITORY / "tests/docker/simulated_runtime.py"
-
-
 def test_a_validation_marks_the_node_and_stops_nothing() -> None:
     """In its sandbox a container is made and every GPU computes; then the driver has no nodes any more.
 
@@ -113,7 +109,7 @@ def test_a_validation_marks_the_node_and_stops_nothing() -> None:
     """
     out = booted(
         f"""
-install -m 0755 {RUNTIME} /usr/bin/simulated-runc
+install -m 0755 {SIMULATED} /usr/bin/simulated-runc
 features=/etc/kubernetes/node-feature-discovery/features.d/oci-gpu-hook
 printf '%s\n' 'runtime = /usr/bin/simulated-runc' 'validation-folder = /run/nvidia/validations' \
     "features = $features" >/etc/oci-gpu-hook.conf

@@ -15,7 +15,7 @@ import pytest
 
 from oci_gpu_hook.node.diagnosis import remedy
 from tests.integration import roots
-from tests.integration.engines import REPOSITORY, on_node, printed
+from tests.integration.engines import SIMULATED, on_node, printed
 from tests.integration.inside import ALLOWED, COMPUTE, node
 from tests.packaging import others, packages
 from tests.packaging.conftest import PYENV
@@ -24,8 +24,6 @@ from tests.packaging.views import View
 from tests.selinux.files import write
 
 pytestmark = pytest.mark.skipif(shutil.which("dpkg") is None, reason="RHEL and Fedora have no packages of this kind")
-# A container's procfs does not have the simulated driver: what puts it there goes before the hook.
-RUNTIME = REPOSITORY / "tests/docker/simulated_runtime.py"
 KIND = "deb"
 
 
@@ -313,7 +311,7 @@ def test_docker_starts_containers_with_the_installed_packages(
     """Upgraded while a container runs, which keeps its GPUs."""
     image = roots.debian(tmp_path / "image", driver)
     old, new = f"{previous.hook} {previous.docker}", f"{release.hook} {release.docker}"
-    script = ON_NODE.format(previous=old, release=new, previous_hook=previous.hook, image=image, runtime=RUNTIME)
+    script = ON_NODE.format(previous=old, release=new, previous_hook=previous.hook, image=image, runtime=SIMULATED)
     out = on_node(script, booted=True, hook=False).printed()
     seen = {part.split("\n")[0]: part.split("\n")[1:-1] for part in out.split("== ")[1:]}
     assert [*seen] == ["units", "kept", "docker", "in use", "a container", "removed", "left"]

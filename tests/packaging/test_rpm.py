@@ -193,8 +193,7 @@ def test_a_container_outlives_an_upgrade(release: Release, previous: Release, tm
     """Its engine goes on to call the runtime by the path that it had.  The next one has what the old did not know."""
     roots.debian(tmp_path / "rootfs", driver)
     roots.debian(tmp_path / "next/rootfs", driver)
-    bundle = Bundle(tmp_path, {"createRuntime": [PROCDRIVER]}).asks("1,5")
-    bundle.runs("/bin/sleep", "1000")
+    Bundle(tmp_path, {"createRuntime": [PROCDRIVER]}).asks("1,5").runs("/bin/sleep", "1000")
     after = Bundle(tmp_path / "next", {"createRuntime": [PROCDRIVER]}).asks("1,5")
     after.runs("/bin/sh", "-c", f"command -v {packages.FORGOTTEN}")
     new = " ".join(map(str, hosts(release)))
