@@ -419,23 +419,20 @@ def test_all_passes_on_a_whole_node(description: str, cgroup: str) -> None:
     assert '"hook in CRI-O"' in done.out
 
 
-DESTROYED = f"rm -r {CAPABILITIES}/gpu1/mig/gi13; oci-gpu-hook inventory refresh >&2"
 GENERATE = "oci-gpu-hook cdi generate --output /etc/cdi/gpu.yaml"
 OLD = "/etc/cdi/gpu.yaml: it does not say what the host has now"
-FIX_OURS = f"oci-gpu-hook inventory refresh && {GENERATE}"
+STALE = Planted("fail", "CDI", OLD, f"oci-gpu-hook inventory refresh && {GENERATE}")
 
 
 def test_a_stale_mig_name_in_a_spec_is_named_with_its_remedy_which_fixes_it() -> None:
     """Of an instance that is gone, and of one that was made again."""
     script = f"""{SET_UP}{GENERATE} >&2
-{DESTROYED}
+rm -r {CAPABILITIES}/gpu1/mig/gi13; oci-gpu-hook inventory refresh >&2
 {DOCTOR}{FIX}{DOCTOR}
 ({MADE_ANEW}oci-gpu-hook inventory refresh) >&2
 {DOCTOR}{FIX}{DOCTOR}"""
-    done = on_node(script, description="h100mig")
-    assert (done.code, "Traceback" in done.err) == (0, False), done.err
-    destroyed, fixed, made_again, fixed_again = done.out.splitlines()
+    destroyed, fixed, made_again, fixed_again = in_turn({"mig": script}, description="h100mig")["mig"]
     for said in (destroyed, made_again):
-        judge(Planted("fail", "CDI", OLD, FIX_OURS), said)
+        judge(STALE, said)
     for said in (fixed, fixed_again):
         passes(said)
