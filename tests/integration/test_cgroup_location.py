@@ -36,6 +36,7 @@ import sys
 from oci_gpu_hook.container import devicecgroup
 from oci_gpu_hook.kernel import procfile
 class Process:
+    is_caller = False
     def __init__(self, pid): self.pid = pid
     def read(self, name): return procfile.read_whole(f"/proc/{self.pid}/{name}")
 for pid in sys.argv[2:]:
