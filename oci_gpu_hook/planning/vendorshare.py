@@ -61,8 +61,8 @@ def share(layout: Layout, request: Request, found: VendorState, process_type: st
 
 
 def held(flag: str, device: VendorDevice) -> Held:
-    # Its node's name is its own while a container has it; its index is another's once a GPU before it has a driver.
-    return Held(f"{flag}={device.names[-1]}", device.names[0], device.address())
+    # Its first node is its own while a container has it; its index is another's once a GPU before it has a driver.
+    return Held(f"{flag}={device.nodes[0][0].path}", device.names[0], device.address())
 
 
 def selected(names: tuple[str, ...], found: VendorState) -> tuple[tuple[VendorDevice, str], ...]:
