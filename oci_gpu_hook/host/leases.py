@@ -80,8 +80,8 @@ def read_leases(host: HostRoot) -> list[Lease]:
         boot, rows = statefile.load(host, FILE, HEADING)
         return list(statefile.records(Lease, rows)) if boot == host.boot_id() else []
     except (ValueError, TypeError):
-        hint = "root must remove it, and containers that run now are not counted then"
-        raise ConfigError(f"{statefile.FOLDER}/{FILE} is damaged, or others than root can write to it", hint) from None
+        why = f"{statefile.FOLDER}/{FILE} is damaged, of another version of ours, or others than root can write to it"
+        raise ConfigError(why, "root must remove it, and containers that run now are not counted then") from None
 
 
 def unhealthy(host: HostRoot) -> dict[str, str]:
