@@ -179,8 +179,8 @@ def _of_word_size(driver: Driver, bits: int, flags: int) -> dict[Library, str]:
         places = _places(files, catalogue.SUBFOLDERS.get(name, ""), listed)
         found.update(_first_library(driver, name, capabilities, places, flags))
     # What a newer driver has beside these.  Debian has some libraries in one folder and some in another.
-    for folder in sorted({path.rpartition("/")[0] for path in found.values()}):
-        for name in _unknown(driver, folder):
+    for folder in [*dict.fromkeys([path.rpartition("/")[0] for path in found.values()])]:
+        for name in _unknown(driver, folder, {it.file for it in found}):
             file = f"{name}.so.{driver.version}"
             found.update(_first_library(driver, name, catalogue.OF_UNKNOWN, [(f"{folder}/{file}", file)], flags))
     return found
@@ -214,9 +214,9 @@ def _are_same(host: HostRoot, path: str, other: str) -> bool:
     return here is not None and there is not None and is_same(here, there)
 
 
-def _unknown(driver: Driver, folder: str) -> list[str]:
+def _unknown(driver: Driver, folder: str, found: set[str]) -> list[str]:
     ending = f".so.{driver.version}"
-    names = [name[: -len(ending)] for name in driver.root.names(folder) if name.endswith(ending)]
+    names = [it[: -len(ending)] for it in driver.root.names(folder) if it.endswith(ending) and it not in found]
     known = (*_CATALOGUED, *catalogue.NOT_BROUGHT, *[name.removesuffix(".so") for name, *_ in catalogue.XORG_MODULES])
     return [name for name in names if name.startswith("lib") and name not in known][:_MAX_UNKNOWN]
 

@@ -59,7 +59,7 @@ def test_a_library_comes_in_the_exact_version_only(tmp_path: Path) -> None:
 # Debian has glsi and others in the folder above the one of CUDA's.
 @pytest.mark.parametrize("known", ["libcuda", "libnvidia-glsi"])
 def test_what_the_driver_has_beside_known_libraries_is_brought_too(tmp_path: Path, known: str) -> None:
-    """No table knows a newer driver's libraries; in another folder such a file is not the driver's."""
+    """No table knows a newer driver's libraries; elsewhere such a file is not the driver's.  Each comes once."""
     for path in (f"{FOLDER}/libnvidia-new.so.{VERSION}", f"{FOLDER}/libnvidia-gtk3.so.{VERSION}"):
         hosts.plant_library(tmp_path, path)
     assert files.libraries(driver(tmp_path)) == {}
@@ -67,6 +67,9 @@ def test_what_the_driver_has_beside_known_libraries_is_brought_too(tmp_path: Pat
     hosts.plant_library(tmp_path, f"/usr/lib64/libnvidia-elsewhere.so.{VERSION}")
     found = {it.file: it for it in files.libraries(driver(tmp_path))}
     assert [*found] == [f"{known}.so.{VERSION}", f"libnvidia-new.so.{VERSION}"]
+    for name in ("libnvidia-new", "libnvidia-ml"):
+        hosts.plant_library(tmp_path, f"/lib64/{name}.so.{VERSION}")
+    assert [it.file for it in files.libraries(driver(tmp_path))].count(f"libnvidia-new.so.{VERSION}") == 1
     assert set(found[f"libnvidia-new.so.{VERSION}"].capabilities) == {"compute", "video", "graphics", "display"}
 
 
