@@ -60,17 +60,14 @@ def test_a_library_comes_in_the_exact_version_only(tmp_path: Path) -> None:
 @pytest.mark.parametrize("known", ["libcuda", "libnvidia-glsi"])
 def test_what_the_driver_has_beside_known_libraries_is_brought_too(tmp_path: Path, known: str) -> None:
     """No table knows a newer driver's libraries; elsewhere such a file is not the driver's.  Each comes once."""
-    for path in (f"{FOLDER}/libnvidia-new.so.{VERSION}", f"{FOLDER}/libnvidia-gtk3.so.{VERSION}"):
-        hosts.plant_library(tmp_path, path)
+    for path in (f"{FOLDER}/libnvidia-new", "/lib64/libnvidia-new", f"{FOLDER}/libnvidia-gtk3"):
+        hosts.plant_library(tmp_path, f"{path}.so.{VERSION}")
     assert files.libraries(driver(tmp_path)) == {}
-    hosts.plant_library(tmp_path, f"{FOLDER}/{known}.so.{VERSION}")
-    hosts.plant_library(tmp_path, f"/usr/lib64/libnvidia-elsewhere.so.{VERSION}")
-    found = {it.file: it for it in files.libraries(driver(tmp_path))}
-    assert [*found] == [f"{known}.so.{VERSION}", f"libnvidia-new.so.{VERSION}"]
-    for name in ("libnvidia-new", "libnvidia-ml"):
-        hosts.plant_library(tmp_path, f"/lib64/{name}.so.{VERSION}")
-    assert [it.file for it in files.libraries(driver(tmp_path))].count(f"libnvidia-new.so.{VERSION}") == 1
-    assert set(found[f"libnvidia-new.so.{VERSION}"].capabilities) == {"compute", "video", "graphics", "display"}
+    for path in (f"{FOLDER}/{known}", "/lib64/libnvidia-fbc", "/usr/lib64/libnvidia-elsewhere"):
+        hosts.plant_library(tmp_path, f"{path}.so.{VERSION}")
+    found = [*files.libraries(driver(tmp_path))]
+    assert [it.file for it in found] == [f"{it}.so.{VERSION}" for it in (known, "libnvidia-fbc", "libnvidia-new")]
+    assert set(found[2].capabilities) == {"compute", "video", "graphics", "display"}
 
 
 def test_a_link_without_a_version_is_made_where_the_host_has_it(tmp_path: Path) -> None:

@@ -62,6 +62,7 @@ OF_TILES = {OTHER: dict.fromkeys(TILES, 8 * GIB)}
 REGIONS = {ADDRESS: {REGION: 16 * GIB}, **OF_TILES}
 CGROUP = DeviceCgroup("v2", "/sys/fs/cgroup/a/b", "/sys/fs/cgroup/a/b")
 GPU = Held(ADDRESS, "0", ADDRESS)
+NODE = DeviceNode("/dev/x", 240, 0, 0o666, 0, 0, True)
 ONE, MIG = Provision(holds=(GPU,)), Provision(holds=(Held(f"{ADDRESS}/1/0", "0:0"),))
 HOST = HostRoot("/")
 
@@ -166,13 +167,10 @@ def by_nvml(limit: int, needed: int = 0, ceiling: int = 0, holders: int = 0, reg
     return made(limit, needed, ceiling, holders, regions)._replace(library=NVML)
 
 
-NODE = DeviceNode("/dev/x", 240, 0, 0o666, 0, 0, True)
-
-
 def of_vendor(*names: str) -> Provision:
     """One device of another vendor's, with these names."""
-    device = VendorDevice(names, ((NODE._replace(path=f"/dev/{names[-1]}"), "g"),))
-    state = VendorState(Vendor("x.conf", "OCI_X"), (device,))
+    nodes = ((NODE._replace(path=f"/dev/{names[-1]}"), "g"),)
+    state = VendorState(Vendor("x.conf", "OCI_X"), (VendorDevice(names, nodes),))
     return Provision(vendors=(state,), holds=(vendorshare.held("OCI_X", state.devices[0]),))
 
 
@@ -269,8 +267,7 @@ def test_a_need_alone_limits_nothing_and_is_refused_nowhere() -> None:
 
 def test_nodes_of_no_single_device_cannot_be_limited() -> None:
     """As a vendor's file gives them without ``each``, or an old CDI spec that knows a part of a device's nodes."""
-    (state,) = of_vendor("0").vendors
-    given = Provision(vendors=(state._replace(common=((NODE, "g"),)),), devices=((240, 0),))
+    given = Provision(vendors=(VendorState(Vendor("x.conf", "OCI_X"), common=((NODE, "g"),)),), devices=((240, 0),))
     for found in (made(GIB), made(0, 0, GIB)):
         with pytest.raises(RequestError, match="the nodes of OCI_X lead to cannot be limited"):
             limits(found, given)
