@@ -144,7 +144,7 @@ def test_what_k3s_writes_at_each_start_is_not_named_to_be_changed(tmp_path: Path
     assert (gone.level, gone.remedy) == (FAIL, "systemctl restart 'k3s*'")
     assert (none.level, none.remedy) == (WARN, "oci-gpu-hook configure containerd --set-as-default")
     # What it imports since 2026 is the administrator's.
-    ours = f"{K3S.replace('config.toml', 'config-v3.toml.d')}/9.toml"
+    ours = f"{K3S.replace('config.toml', 'config-v3.toml.d')}/config.toml"
     files = {K3S: f"imports = ['{ours.rpartition('/')[0]}/*.toml']\n", ours: table}
     (default,) = diagnosis.other_hooks((), (), installed.shims(host(tmp_path / "own", **{SHIM: ""}, **files), ()))
     assert default.remedy == f"sed -i '/^ *default_runtime_name *=/d' {ours} && systemctl restart 'k3s*'"

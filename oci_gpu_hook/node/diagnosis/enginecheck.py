@@ -108,7 +108,7 @@ def other_hooks(engines: Engines, registered: Registered, shims: list[Runtime], 
 def _rancher(file: str) -> tuple[str, bool]:
     """Which of k3s and RKE2 reads this file, "" for neither, and whether it writes it again at each of its starts."""
     found = file.partition("/var/lib/rancher/")[2].partition("/")[0]
-    return found, bool(found) and file.endswith("/config.toml")
+    return found, bool(found) and file.endswith("/containerd/config.toml")
 
 
 def _without(shim: Runtime) -> Remedy:
