@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> int:
             raise
         sys.stderr.close()
         # A check that was cut off has not passed.
-        return OUR_BUG if arguments[:1] in (["doctor"], ["validate"]) else 0
+        return OUR_BUG if arguments[:1] in (["doctor"], ["validate"]) and "--help" not in arguments else 0
     except OSError as err:
         # Errors of the files that a command reads or writes are caught there: this one is of our own output.
         print(f"oci-gpu-hook: cannot go on: {err.strerror or err}", file=sys.stderr)

@@ -58,7 +58,7 @@ def test_plan_prints_one_json_object_and_changes_nothing(program: Program, plan:
 @pytest.mark.parametrize("end", ["--help >&-", "--help 2>&-", "--help >&- 2>&-", "--help; } | true", "; } | true"])
 def test_an_output_that_is_closed_or_is_not_read_is_no_failure(end: str) -> None:
     """But a check that was not read to its end has not passed."""
-    words = f"{'selinux' if '--help' in end else 'doctor'} {end}{'' if '|' in end else '; }'}"
+    words = f"{'validate' if '--help' in end else 'doctor'} {end}{'' if '|' in end else '; }'}"
     script = f"set -o pipefail; {{ sleep 0.2; {sys.executable} -m oci_gpu_hook {words}"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, cwd=ROOT)
     assert (done.returncode, done.stderr) == ("doctor" in words, "")
