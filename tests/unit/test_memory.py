@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -256,6 +257,8 @@ def test_a_network_adapter_has_no_memory_to_limit(tmp_path: Path) -> None:
                 (held,) = adapter.holds
                 assert placement._pick(AnyOf(1), [Candidate(held)], [], 2, {}, found) == [Candidate(held)]
                 assert found.need_of(held) == 0
+                (judged,) = systemcheck.memory(host, settingsfile.parse_text(OURS, "x"), Settings(), [held])
+                assert "there is no GPU" in judged.seen
 
 
 def test_a_need_alone_limits_nothing_and_is_refused_nowhere() -> None:
@@ -438,12 +441,7 @@ CLASS = f"[namespace class]\n{SHARED}\ngpu-holders = 4"
         # What a later file has taken back, and what a section sets with its own number of holders.
         (f"{OURS}\ngpu-memory = off", {"cgroups": "v1"}, "", ""),
         (CLASS, {}, "pass", "limits that of GPU 0"),
-        (
-            CLASS.replace("gpu-holders", "# "),
-            {},
-            "fail",
-            "gpu-memory is share, .*: gpu-holders is not set: a container",
-        ),
+        (f"[namespace class]\n{SHARED}", {}, "fail", "is share, .*: gpu-holders is not set: a container"),
         (OURS, {"cgroups": "v1"}, "fail", "cgroup v1"),
         (OURS, {"regions": OF_TILES}, "fail", "GPU 0 .* has not told .*: a container with a GPU is refused"),
         (OURS, {"regions": {ADDRESS: REGIONS[ADDRESS]}}, "fail", "OCI_X device 0 .* has not told"),
@@ -452,13 +450,14 @@ CLASS = f"[namespace class]\n{SHARED}\ngpu-holders = 4"
         (NVML_TOO, {"regions": OF_TILES, "denied": NO_NVML}, "fail", "oci_gpu_hook_use_nvml is off"),
         (NVML_TOO, {"denied": NO_NVML}, "pass", "the kernel limits"),
         (OURS, {"devices": []}, "pass", "there is no GPU"),
+        (NVML_TOO, {"ask": Mock(side_effect=DriverError("it is gone"))}, "fail", "^it is gone: a container"),
     ],
 )
 def test_doctor_says_whether_the_setting_can_be_held(
     text: str, changes: dict[str, Any], level: str, seen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    libraries = (SimpleNamespace(soname="libnvidia-ml.so.1", bits=64, path=NVML),)
-    monkeypatch.setattr(drivers, "known_inventory", lambda *_: SimpleNamespace(libraries=libraries))
+    known = SimpleNamespace(libraries=(SimpleNamespace(soname="libnvidia-ml.so.1", bits=64, path=NVML),))
+    monkeypatch.setattr(drivers, "known_inventory", changes.get("ask", lambda *_: known))
     monkeypatch.setattr(memoryshare, "read_regions", lambda _: changes.get("regions", REGIONS))
     monkeypatch.setattr(libselinux, "boolean", lambda _, it: it not in changes.get("denied", ()))
     lines = settingsfile.parse_text(text, "/etc/x.conf")
