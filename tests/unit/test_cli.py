@@ -11,9 +11,12 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import NoReturn
+from unittest.mock import Mock
 
 import pytest
 
+from oci_gpu_hook import cli
+from oci_gpu_hook.cli import commands
 from oci_gpu_hook.cli import inventory as command
 from oci_gpu_hook.container import devicecgroup
 from oci_gpu_hook.container.devicecgroup import DeviceCgroup
@@ -62,6 +65,13 @@ def test_an_output_that_is_closed_or_is_not_read_is_no_failure(end: str) -> None
     script = f"set -o pipefail; {{ sleep 0.2; {sys.executable} -m oci_gpu_hook {words}"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, cwd=ROOT)
     assert (done.returncode, done.stderr) == ("doctor" in words, "")
+
+
+@pytest.mark.parametrize(("word", "code"), [("doctor", 1), ("validate", 1), ("info", 0)])
+def test_a_reader_that_goes_away_at_the_end_is_met_too(word: str, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", Mock())
+    monkeypatch.setattr(commands.program, "main", Mock(side_effect=BrokenPipeError))
+    assert cli.main([word]) == code
 
 
 def test_plan_says_of_wrong_settings_what_the_hook_does(program: Program, plan: list[object], tmp_path: Path) -> None:
