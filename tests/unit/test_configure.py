@@ -83,7 +83,7 @@ def test_a_file_that_only_we_have_filled_goes_with_it(program: Program, tree: Pa
     file = tree / DOCKER
     text = '{\n    "runtimes": {\n        "oci-gpu-runtime": {\n            "path": "/usr/bin/oci-gpu-runtime"\n'
     assert file.read_text() == text + "        }\n    }\n}\n"
-    assert file.stat().st_mode & 0o777 == (0o644 if before is None else file.stat().st_mode & 0o777)
+    assert file.stat().st_mode & 0o777 == 0o644
     assert program.err == "so that it holds: systemctl reload docker\n"
     assert program(*words(tree, "docker", "--remove")) == f"removed /{DOCKER}\n"
     assert os.listdir(tree / "etc/docker") == []
