@@ -26,7 +26,7 @@ def test_both_flavours_of_the_module_tell_the_version_and_its_branch_the_cuda(tm
         hosts.plant(tmp_path, proc.VERSION, f"NVRM version: NVIDIA UNIX {flavour}\nGCC 12.2.0\n")
         found = survey.survey(HostRoot(str(tmp_path)))
         assert (found.driver_version, found.cuda_version) == (version, CUDA[version])
-    for text in ("", "no version here\n", "NVRM version: 580\n"):
+    for text in ("", "no version here\n", "NVRM version: 580\nGCC 12.2.0\n"):
         hosts.plant(tmp_path, proc.VERSION, text)
         assert survey.driver_version(HostRoot(str(tmp_path))) is None
 
