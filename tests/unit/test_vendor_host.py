@@ -315,10 +315,6 @@ def look(tree: Path, *patterns: DevicePattern) -> vendorhost.VendorState:
     return vendorhost.vendor_state(HostRoot(str(tree)), Vendor(FILE, "OCI_ACME", patterns=rows))
 
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may make device nodes")
-
-
-@needs_root
 def test_devices_without_an_address_go_by_their_number(tree: Path) -> None:
     for number in (0, 2, 10):
         node(tree, f"/dev/acme{number}", 240, number)
@@ -334,7 +330,6 @@ def test_devices_without_an_address_go_by_their_number(tree: Path) -> None:
     assert sorted([[item.path for item, _ in device.nodes] for device in apart]) == [[path] for path in paths]
 
 
-@needs_root
 def test_devices_of_one_function_are_told_apart_by_what_sysfs_calls_them(tree: Path) -> None:
     """As a subfunction of an adapter's, which has an adapter of its own."""
     place = "pci0000:00/0000:01:00.0"
@@ -347,7 +342,6 @@ def test_devices_of_one_function_are_told_apart_by_what_sysfs_calls_them(tree: P
     assert [len(device.nodes) for device in seen.devices] == [1, 1]
 
 
-@needs_root
 def test_a_processor_among_the_gpus_of_the_topology_has_no_node(tree: Path) -> None:
     node(tree, "/dev/dri/card0", 226, 0, "platform/display.0/drm/card0")
     pci(tree, "0000:00:00.0", "1002", "74a1")
@@ -357,7 +351,6 @@ def test_a_processor_among_the_gpus_of_the_topology_has_no_node(tree: Path) -> N
     assert (seen.devices, seen.unclaimed) == ((), ("/dev/dri/card0",))
 
 
-@needs_root
 def test_any_device_is_one_that_has_an_index(tree: Path) -> None:
     """Or a request for a GPU could be given a neural processor.  Its lease has its first node, as an index moves."""
     for path, minor in (("drm/1/acme", 1), ("accel/2/acme", 2), ("drm/control", 1)):
@@ -368,7 +361,6 @@ def test_any_device_is_one_that_has_an_index(tree: Path) -> None:
     assert [it.held for it in found] == [("OCI_ACME=/dev/drm/1/acme", "0", "00000000:01:00.0")]
 
 
-@needs_root
 def test_a_node_that_no_pattern_means_is_told_unless_another_pci_vendor_has_it(tree: Path) -> None:
     node(tree, "/dev/dri/renderD128", 226, 128, "pci0000:00/0000:02:00.0/drm/renderD128")
     pci(tree, "0000:02:00.0", "8086", "56c0")
@@ -379,7 +371,6 @@ def test_a_node_that_no_pattern_means_is_told_unless_another_pci_vendor_has_it(t
     assert look(tree, gpus, others, DevicePattern("/dev/acme2")).unclaimed == ("/dev/acme1",)
 
 
-@needs_root
 def test_a_driver_alone_says_which_nodes_and_udev_what_a_device_is(tree: Path) -> None:
     for minor, kind in ((1, "npu"), (2, "camera")):
         node(tree, f"/dev/deep/acme{minor}", 240, minor, f"virtual/x/{minor}", uevent=f"DEVNAME=deep/acme{minor}")
@@ -390,7 +381,6 @@ def test_a_driver_alone_says_which_nodes_and_udev_what_a_device_is(tree: Path) -
         assert {item.path for item, _ in seen.common} == {f"/dev/deep/acme{minor}" for minor in minors}
 
 
-@needs_root
 def test_a_node_of_the_hosts_own_a_disk_and_one_in_a_folder_of_everybodys_are_none(tree: Path) -> None:
     node(tree, "/dev/acme0", 10, 232)
     os.mknod(tree / "dev/sda", stat.S_IFBLK | 0o660, os.makedev(8, 0))
@@ -402,7 +392,6 @@ def test_a_node_of_the_hosts_own_a_disk_and_one_in_a_folder_of_everybodys_are_no
     assert "not a character device" in seen.unmatched[1] and "lies in /dev/shm" in seen.unmatched[2]
 
 
-@needs_root
 def test_a_misc_device_is_its_drivers_by_the_name_in_proc_misc(tree: Path) -> None:
     node(tree, "/dev/acme0", 10, 120, "virtual/misc/acme0", uevent="DEVNAME=acme0")
     node(tree, "/dev/kvm", 10, 232, "virtual/misc/kvm", uevent="DEVNAME=kvm")
@@ -501,7 +490,6 @@ def test_kernels_releases(tree: Path, monkeypatch: pytest.MonkeyPatch, release: 
     assert (seen.unmet == ()) is met
 
 
-@needs_root
 def test_devices_come_in_the_order_of_their_addresses_with_all_their_nodes(tree: Path) -> None:
     for number, address in ((128, "0000:0a:00.0"), (129, "0000:03:00.0"), (130, "0000:04:00.0")):
         place = f"pci0000:00/{address}/drm"
