@@ -450,9 +450,10 @@ def test_a_runtime_in_k3s_is_like_the_default_one_of_its_drop_ins(program: Progr
     file = planted(tree, drop_in, f"{RUNTIME.format(name, 'runc')}cgroup_writable = true\n")
     program(*words(tree, "containerd"))
     assert "cgroup_writable = true\n" in (tree / folder / "config-v3.toml.tmpl").read_text()
-    file.write_text(f"{OPTIONS.format(name, 'oci-gpu-runtime')}BinaryName = '/usr/bin/oci-gpu-runtime'\n")
-    program(*words(tree, "containerd"))
-    assert program.err.startswith(f"k3s has it by /{made}, /{drop_in}\n")
+    default = f"[plugins.'io.containerd.{name}'.containerd]\ndefault_runtime_name = 'oci-gpu-runtime'\n"
+    file.write_text(f"{default}{OPTIONS.format(name, 'oci-gpu-runtime')}BinaryName = '/usr/bin/oci-gpu-runtime'\n")
+    program(*words(tree, "containerd", "--set-as-default"))
+    assert program.err == f"k3s has it by /{made}, /{drop_in}\n"
 
 
 def test_a_template_of_the_administrators_stays_and_nvidia_is_k3ss_own_name(program: Program, tree: Path) -> None:
@@ -575,7 +576,8 @@ def test_podman_for_one_user(program: Program, tree: Path) -> None:
     program(*words(tree, "podman", "--user", "--remove"))
     assert program.err == ""
     planted(tree, "homes/user/.config/containers/containers.conf", "")
-    for file in (PODMAN, "etc/containers/containers.rootless.conf.d/1.conf"):
+    own = "homes/user/.config/containers/containers.conf.d/1.conf"
+    for file in (PODMAN, "etc/containers/containers.rootless.conf.d/1.conf", own):
         planted(tree, file, f'[engine]\nhooks_dir = ["{HOOKS}"]\n')
         assert program(*words(tree, "podman", "--user")) == f"nothing to do in {place}\n"
         assert program.err == f"podman looks for hooks in {HOOKS}, by /{file}\n"
