@@ -56,6 +56,7 @@ def plant_card(tree: Path, kind: str = "0x120000", vendor: str = "0x1de5", bus: 
 def tree(tmp_path: Path) -> Path:
     """A host without NVIDIA's driver, with a card of ACME's, its library and its file."""
     tmp_path.chmod(0o755)
+    (tmp_path / "dev").mkdir()
     plant(tmp_path, ACME, described())
     plant(tmp_path, "/proc/devices", "Character devices:\n240 acme\n")
     plant(tmp_path, "/sys/module/acme/version", "2.5\n")
@@ -213,7 +214,6 @@ def test_list_shows_what_of_each_vendor_is_here_and_counts_devices(tree: Path, p
     assert line.split() == ["OCI_ACME", "acme.com/card", "none", "2.5", "compute", ACME]
     plant_card(tree, "0x060400")
     assert program(*words).splitlines()[1].split()[2] == "-"
-    (tree / "dev").mkdir()
     plant(tree, ACME, described(devices=[{"path": "/dev/acme*", "major": "acme", "each": True}]))
     for number in range(2):
         os.mknod(tree / f"dev/acme{number}", 0o20666, os.makedev(240, number))
@@ -309,14 +309,11 @@ def test_watch_saves_vendors_anew_once_something_changes(
 # --- what `doctor` says of them: each fault with the command that fixes it
 
 
-def said(capsys: pytest.CaptureFixture[str], tree: Path) -> list[tuple[str, str, str, str]]:
-    cli.main(["doctor", "--json", "--host-root", str(tree)])
+def said(capsys: pytest.CaptureFixture[str], tree: Path, *words: str) -> list[tuple[str, str, str, str]]:
+    cli.main(["doctor", "--json", "--host-root", str(tree), *words])
     found = json.loads(capsys.readouterr().out)["findings"]
-    return [
-        tuple(item.values())
-        for item in found
-        if item["check"] in ("driver", "inventory", "vendors") or item["check"].startswith("OCI_")
-    ]
+    checks = ("driver", "inventory", "vendors", "OCI_", "GPU memory")
+    return [tuple(item.values()) for item in found if item["check"].startswith(checks)]
 
 
 def written(**more: Any) -> str:
@@ -345,6 +342,16 @@ def test_files_without_hardware_are_no_fault(tree: Path, capsys: pytest.CaptureF
     assert said(capsys, tree)[-1] == ("vendors", "pass", "1 file of theirs, and no hardware", "")
     (tree / ACME[1:]).unlink()
     assert said(capsys, tree)[-1] == ("vendors", "pass", "nothing of theirs, and no hardware", "")
+
+
+def test_memory_is_to_be_limited_of_each_device(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plant(tree, "hook.conf", "gpu-memory = 4G\n")
+    plant(tree, ACME, described(devices=[{"path": "/dev/acme*", "major": "acme", "each": True}]))
+    os.mknod(tree / "dev/acme0", 0o20666, os.makedev(240, 0))
+    for name in ("OCI_ACME device 0", "GPU 0"):
+        *_, last = [item for item in said(capsys, tree, "--config", f"{tree}/hook.conf") if item[0] == "GPU memory"]
+        assert last[1] == "fail" and last[2].startswith(f"the memory of {name} cannot be limited: ")
+        hosts.host(tree)
 
 
 # By what is planted: what is said, and the remedy.
