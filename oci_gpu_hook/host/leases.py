@@ -18,7 +18,7 @@ from oci_gpu_hook.record import NamedTuple
 
 FILE, _LOCK, _STAGED = "leases", "leases.lock", "leases.new"
 # If the fields of `Lease` change, the number is raised.
-HEADING = b"oci-gpu-hook leases 3\n"
+HEADING = b"oci-gpu-hook leases 2\n"
 UNHEALTHY_HEADING = b"oci-gpu-hook unhealthy 1\n"
 # Of one start, and of cgroups that a container makes below its own: with more it counts as alive.
 _MAX_REMOVED, _MAX_CGROUPS = 100, 1000
@@ -29,7 +29,8 @@ _STATE, _START = 0, 19
 class Lease(NamedTuple):
     """start: of its first process, in ticks since boot; cgroup, inode: its device cgroup, "" and 0 if it has none of
     its own; since: seconds since 1970; most: how many holders its devices may have, itself among them; devices: see
-    `Provision.holds`; memory: the bytes that are its own of each, by the device and its PCI address.
+    `Provision.holds`; memory: the bytes that are its own of each, by its name in `devices`, a blank, and its
+    PCI address; an older version's leases have the address alone.
     """
 
     id: str
@@ -40,7 +41,7 @@ class Lease(NamedTuple):
     since: int
     most: int
     devices: tuple[str, ...]
-    memory: tuple[tuple[tuple[str, str], int], ...] = ()
+    memory: tuple[tuple[str, int], ...] = ()
 
     def is_of(self, other: Lease) -> bool:
         """Whether both are of one process: users and engines give one id to two containers."""

@@ -29,7 +29,7 @@ export PATH={newest}:$PATH
 mkdir -p /etc/criu; echo 'external mnt[]:ms' >/etc/criu/runc.conf
 runc() {{ {runc} {options} "$@"; }}
 # Terminals are the machine's, and of what runs beside this; "next" is there for a moment.
-made() {{ (cd /dev; find . -path ./pts -prune -o -type c -print -o -type b -print | sort); ls -R --ignore=next {rootfs}; }}
+made() {{ (cd /dev; find . -path ./pts -prune -o -type c -print -o -type b -print | sort); ls -R -I next {rootfs}; }}
 checkpoint() {{
     runc checkpoint --image-path {folder}/image --work-path {folder}/criu again >&2 ||
         {{ cat {folder}/criu/dump.log >&2; exit 1; }}

@@ -177,7 +177,7 @@ def test_leases_are_kept_in_one_file_and_go_with_the_boot(host: HostRoot, tmp_pa
         leases.read_leases(host)
 
 
-@pytest.mark.parametrize("content", [b"", b"oci-gpu-hook leases 2\n", leases.HEADING + b"\1\0\0\0N", bytes(2 << 20)])
+@pytest.mark.parametrize("content", [b"", b"oci-gpu-hook leases 1\n", leases.HEADING + b"\1\0\0\0N", bytes(2 << 20)])
 def test_damaged_leases_stop_who_would_be_counted(host: HostRoot, tmp_path: Path, content: bytes) -> None:
     """They are not taken for none: two holders would be on one GPU."""
     (tmp_path / "run/oci-gpu-hook").mkdir()
