@@ -18,6 +18,8 @@ from oci_gpu_hook.kernel.filetypes import is_regular
 from oci_gpu_hook.record import NamedTuple
 
 Rules = tuple[DeviceRule, ...]
+# By the id of each program of ours the id of the one that it has replaced, and descriptors of that one and of ours.
+Replaced = dict[int, tuple[int, int, int]]
 
 # systemd may replace a program of its own at the same time (daemon-reload); then we look again.
 _ROUNDS = 16
@@ -62,19 +64,12 @@ def _named(folder: int, name: str) -> str:
     return f"/proc/self/fd/{folder}/{name}"
 
 
-class Replaced(NamedTuple):
-    old_id: int
-    old_fd: int
-    new_id: int
-    new_fd: int
-
-
 def allow(levels: list[str], rules: Rules, fallback: Rules, undo: Undo, pin: Pin | None = None) -> str:
     """Gives "", or a sentence about what was left.  levels: the highest first; fallback: see `OpenCgroup`; pin: what
     crun has pinned of the highest.
     """
     prefix = devicefilter.prefix(rules)
-    replaced: list[Replaced] = []
+    replaced: Replaced = {}
     # crun with systemd has one program on the scope and one on its sub-cgroup (crun issue 1738).
     for directory in levels:
         _replace_all(directory, prefix, fallback, replaced, undo)
@@ -83,29 +78,29 @@ def allow(levels: list[str], rules: Rules, fallback: Rules, undo: Undo, pin: Pin
     return _pin_ours(pin, replaced, undo) if pin else ""
 
 
-def _pin_ours(pin: Pin, replaced: list[Replaced], undo: Undo) -> str:
+def _pin_ours(pin: Pin, replaced: Replaced, undo: Undo) -> str:
     """Gives "", or a sentence that says why ours is not pinned in the place of the one that it has replaced."""
     why = pin.reason or "it is none of the container's cgroup"
-    for each in replaced:
-        if each.old_id == pin.id:
+    for old_id, old_fd, new_fd in replaced.values():
+        if old_id == pin.id:
             try:
-                pin.put(each.new_fd)
-                undo.remember(pin.put, each.old_fd)
+                pin.put(new_fd)
+                undo.remember(pin.put, old_fd)
                 return ""
             except OSError as err:
                 why = str(err)
     return f"systemd may take the GPU away later: the program {pin.name} that crun has pinned is left as it is: {why}"
 
 
-def _replace_all(directory: str, prefix: bytes, fallback: Rules, replaced: list[Replaced], undo: Undo) -> None:
+def _replace_all(directory: str, prefix: bytes, fallback: Rules, replaced: Replaced, undo: Undo) -> None:
     """Replace each of the cgroup's programs by one with `prefix` in front, until it has ours only."""
     cgroup_fd = posix.open(directory, posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC)
     for _ in range(_ROUNDS):
         attach_flags, ids = bpf.prog_query(cgroup_fd)
-        ours = {it.new_id for it in replaced}
-        if ours.issuperset(ids):
+        others = [id for id in ids if id not in replaced]
+        if not others:
             return
-        for prog_id in [id for id in ids if id not in ours]:
+        for prog_id in others:
             try:
                 old_fd = bpf.prog_get_fd_by_id(prog_id)
                 instructions = bpf.prog_insns(old_fd)
@@ -120,7 +115,7 @@ def _replace_all(directory: str, prefix: bytes, fallback: Rules, replaced: list[
                 continue
             # If somebody has replaced ours since, or the cgroup is gone, there is nothing to put back.
             undo.remember(_put, cgroup_fd, attach_flags, old_fd, new_fd)
-            replaced.append(Replaced(prog_id, old_fd, bpf.prog_id(new_fd), new_fd))
+            replaced[bpf.prog_id(new_fd)] = (prog_id, old_fd, new_fd)
     raise syscalls.SyscallError(syscalls.EBUSY, "bpf", f"BPF_PROG_ATTACH: others change {directory} too")
 
 
