@@ -339,16 +339,12 @@ def _sockaddr_un(path: str) -> bytes:
 
 def connect(path: str, seconds: int) -> int:
     """socket(2), connect(2): a close-on-exec stream to the Unix socket `path`, with a time limit (EAGAIN)."""
+    # If one of the calls fails, the descriptor closes with the process.
     fd = _call("socket", path, AF_UNIX, SOCK_STREAM | posix.O_CLOEXEC, 0)
-    try:
-        timeval = words(seconds, 0)
-        for option in (SO_RCVTIMEO, SO_SNDTIMEO):
-            _call("setsockopt", path, fd, SOL_SOCKET, option, timeval, len(timeval))
-        address = _sockaddr_un(path)
-        _call("connect", path, fd, address, len(address))
-    except BaseException:
-        posix.close(fd)
-        raise
+    timeval, address = words(seconds, 0), _sockaddr_un(path)
+    for option in (SO_RCVTIMEO, SO_SNDTIMEO):
+        _call("setsockopt", path, fd, SOL_SOCKET, option, timeval, len(timeval))
+    _call("connect", path, fd, address, len(address))
     return fd
 
 
