@@ -52,9 +52,7 @@ class Finder:
             return None
         if isinstance(place, str):
             return _extension_spec(name, place)
-        if not self._load(*place):
-            return None
-        return _ModuleSpec(name, self)
+        return _ModuleSpec(name, self) if self._load(*place) else None
 
     def _load(self, first: int, size: int) -> bool:
         """Make and run the modules of a group, in dependency order; False if the file is damaged."""
