@@ -59,7 +59,7 @@ class Layout(NamedTuple):
 
 
 def layout_of(
-    root_fd: int, process: Process | None, *, user_namespace: bool, makes_nodes: bool, compat: str, draws: bool = False
+    root_fd: int, process: Process | None, *, user_namespace: bool, compat: str, draws: bool = False
 ) -> Layout:
     """process: None while there is none, and then `user_namespace` is config.json's; compat: the folder of the image's
     own CUDA libraries, "" if they are not wanted; draws: whether it may have an X server.
@@ -78,7 +78,6 @@ def layout_of(
         loader=loader,
         user_namespace=process.in_user_namespace() if process else user_namespace,
         dev_is_hosts=process is not None and _dev_is_hosts(root_fd),
-        makes_nodes=makes_nodes,
         # In this order: most images have it on their own mount.
         local_is_volume=not _exists(root_fd, "/usr/local", _SAME_MOUNT) and _exists(root_fd, "/usr/local"),
         has_driver=any([_exists(root_fd, f"{folder}/{name}") for name in _DRIVERS]),

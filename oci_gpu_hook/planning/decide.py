@@ -44,7 +44,8 @@ def decide(
     cgroup = devicecgroup.find(process, id, is_needed=settings.device_cgroup != "off")
     scope = devicecgroup.scope_of(cgroup.top)
     container = Container(id, bundle.path, rootfs.path, cgroup, scope, rootfs.own, rootfs.is_layer)
-    laid_out = _layout(bundle, request, settings, host, rootfs, process)._replace(caches=caches)
+    laid_out = _layout(bundle, request, settings, host, rootfs.fd, process)
+    laid_out = laid_out._replace(caches=caches, makes_nodes=rootfs.makes_nodes)
     # What is restored has its labels.
     labels = Labels()
     if has_selinux(host) and not restores:
@@ -104,16 +105,15 @@ def _memory(request: Request, settings: Settings, host: HostRoot, cgroup: Device
 
 
 def _layout(
-    bundle: Bundle, request: Request | None, settings: Settings, host: HostRoot, rootfs: Rootfs, process: Process | None
+    bundle: Bundle, request: Request | None, settings: Settings, host: HostRoot, root_fd: int, process: Process | None
 ) -> layout.Layout:
     capabilities, compat = request.capabilities if request is not None else (), ""
     if settings.cuda_forward_compatibility and "compute" in capabilities:
         compat = layout.COMPAT_ORIN_FOLDER if proc.is_orin(host) else layout.COMPAT_FOLDER
     return layout.layout_of(
-        rootfs.fd,
+        root_fd,
         process,
         user_namespace=bundle.has_user_namespace(),
-        makes_nodes=rootfs.makes_nodes,
         compat=compat,
         draws="display" in capabilities or "graphics" in capabilities,
     )

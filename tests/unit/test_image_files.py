@@ -111,7 +111,7 @@ FEDORAS, DEBIANS = "/usr/lib64/xorg/modules", "/usr/lib/xorg/modules"
 
 def layout_of(root: Path, *, draws: bool = True) -> Layout:
     with closing(os.open(root, os.O_PATH)) as fd:
-        return layout.layout_of(fd, None, user_namespace=False, makes_nodes=True, compat="", draws=draws)
+        return layout.layout_of(fd, None, user_namespace=False, compat="", draws=draws)
 
 
 @pytest.mark.parametrize(
