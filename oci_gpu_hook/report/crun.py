@@ -55,13 +55,11 @@ def tell(said: str, stderr: int = -1) -> None:
 def _command_line() -> list[str]:
     try:
         parent = _parent()
-        data = procfile.read_whole(f"/proc/{parent}/cmdline")
+        words = procfile.read_whole(f"/proc/{parent}/cmdline").decode(errors="surrogateescape").split("\0")
         # Once it has ended, any process may have its number, and we have another parent.
-        if _parent() != parent:
-            data = b""
+        return words if _parent() == parent else [""]
     except (OSError, IndexError):
-        data = b""
-    return data.decode(errors="surrogateescape").split("\0")
+        return [""]
 
 
 def _parent() -> str:
