@@ -95,14 +95,13 @@ def nodes(request: Request, selection: Selection, inventory: DriverInventory) ->
     for feature in [it for it in FEATURES if it.name in request.features]:
         named = [node.path for node in inventory.devices if node.family == feature.name]
         wanted += [(path, f"asked for as {feature.variable}=enabled") for path in named]
-    for path, reason in wanted:
-        if path.startswith(_CAP) and path not in available:
+    for path, reason in [it for it in wanted if it[0] not in available]:
+        if path.startswith(_CAP):
             hint = "look at 'nvidia-smi mig -lgi' and the kernel's log on this host"
             raise DriverError(f"the kernel has no device for {path} ({reason})", hint)
-        if path not in available:
-            module = "nvidia-modeset" if "modeset" in path else "nvidia-uvm"
-            hint = f"the administrator must load it: modprobe {module}"
-            raise DriverError(f"the kernel has no driver for {path}: {module} is not loaded", hint)
+        module = "nvidia-modeset" if "modeset" in path else "nvidia-uvm"
+        hint = f"the administrator must load it: modprobe {module}"
+        raise DriverError(f"the kernel has no driver for {path}: {module} is not loaded", hint)
     return tuple([(available[path], reason) for path, reason in wanted])
 
 
