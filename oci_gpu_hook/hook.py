@@ -125,8 +125,7 @@ def start(progress: Progress, state: State, options: Options, stage: str = "") -
 
 def _not_known(progress: Progress, options: Options, missing: BundleError) -> None:
     """A start whose request cannot be read: `missing` if there is a sign of one, else a note and a record."""
-    annotations = progress.state.annotations if progress.state is not None else {}
-    if options.spec is not None or any([key.startswith(sources.CDI_ANNOTATIONS) for key in annotations]):
+    if options.spec is not None or any([key.startswith(sources.CDI_ANNOTATIONS) for key in progress.state.annotations]):
         raise missing
     note = f"whether the container asks for a GPU is not known, and it gets none: {missing.message}"
     progress.keep((note,))

@@ -28,7 +28,7 @@ class Progress:
     def __init__(self) -> None:
         self.began = process_time_ns()
         self.ends = [monotonic_ns()]
-        self.state: State | None = None
+        self.state = State()
         self.settings: Settings | None = None
         self.request: Request | None = None
         self.plan: Plan | None = None

@@ -18,7 +18,6 @@ from oci_gpu_hook.kernel.filetypes import is_regular
 from oci_gpu_hook.operations import Device, LimitMemory, Mount, Relabel
 from oci_gpu_hook.report.progress import Progress
 from oci_gpu_hook.request.annotations import read_engine
-from oci_gpu_hook.request.state import State
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -99,7 +98,7 @@ def fields(progress: Progress, steps: dict[str, int], exit_code: int, sentence: 
     has begun; sentence: why the container does not start, "" if it does.
     """
     result, why = _outcome(progress, steps, exit_code)
-    state, plan, request, total = progress.state or State(), progress.plan, progress.request, sum(steps.values())
+    state, plan, request, total = progress.state, progress.plan, progress.request, sum(steps.values())
     (image, namespace, pod, name), _ = read_engine(state)
     asked = request.asked() if request else ()
     operations = plan.given() if plan else ()
