@@ -87,9 +87,8 @@ def read_leases(host: HostRoot) -> list[Lease]:
 
 def unhealthy(host: HostRoot) -> dict[str, str]:
     """For each GPU that is not healthy, by its PCI address (`Gpu.bus_id`), a clause that says why."""
-    rows = statefile.load(host, statefile.UNHEALTHY, UNHEALTHY_HEADING)
     try:
-        return {str(key): str(why) for key, why in rows or ()}
+        return {str(key): str(why) for key, why in statefile.load(host, statefile.UNHEALTHY, UNHEALTHY_HEADING) or ()}
     except (ValueError, TypeError):
         return {}
 

@@ -107,9 +107,8 @@ def files_now(host: HostRoot) -> FilesNow:
 
 
 def read_known(host: HostRoot, now: FilesNow) -> tuple[KnownVendor, ...] | None:
-    values = statefile.load(host, _KNOWN, HEADING)
     try:
-        files, rows = values
+        files, rows = statefile.load(host, _KNOWN, HEADING)
         return statefile.records(KnownVendor, rows) if files == now else None
     except (ValueError, TypeError):
         return None

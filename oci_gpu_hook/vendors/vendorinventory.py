@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     See = Callable[[str], object]
 
 # See `inventory.HEADING`.
-HEADING = b"oci-gpu-hook vendors 2aef6816\n"
+HEADING = b"oci-gpu-hook vendors 2c3f4535\n"
 PREFIX = "vendor."
 
 LARGEST_FILE = 1 << 20
@@ -122,9 +122,8 @@ def read_saved(host: HostRoot, name: str, file: str) -> Vendor | None:
     with it are places, whose time changes with their names; ways, the folders that lead there and the files in a folder
     that is given whole, of which the owner and the mode count; and texts, what files said.
     """
-    values = statefile.load(host, f"{PREFIX}{name}", HEADING)
     try:
-        seen, row = values
+        seen, row = statefile.load(host, f"{PREFIX}{name}", HEADING)
         found = statefile.nested(Vendor, row, _INNER)
         facts = [(now, path, was) for now, looked in zip((identity, way, HostRoot.read), seen) for path, was in looked]
     except (ValueError, TypeError):
