@@ -24,7 +24,6 @@ _DRIVER_FOLDER, _DRIVER_VOLUME = "/usr/local/nvidia", "/nvidia_driver_"
 UNPRIVILEGED = "is not accepted from a container without CAP_SYS_ADMIN"
 _PODS = f"a pod's author must ask for nvidia.com/gpu in its limits; else {ADMINISTRATOR}"
 _STRATEGY = "the administrator must set DEVICE_LIST_STRATEGY to envvar or volume-mounts in NVIDIA's device plugin"
-_IMAGES = "may be the image's own, and must not go past what Swarm counts"
 _RESOURCES = "the administrator must name them in node-generic-resources: 'oci-gpu-hook configure docker --swarm' does"
 
 # Docker Swarm tells a task in variables of these names which of its node's generic resources are the task's.
@@ -34,8 +33,6 @@ SWARM_VARIABLE = "DOCKER_RESOURCE_"
 _OWN_ANNOTATIONS = "io.kubernetes.cri-o.Annotations"
 _CRIOS_CONTAINER_TYPE = "io.kubernetes.cri-o.ContainerType"
 _CONTAINER_TYPE = "io.kubernetes.cri.container-type"  # containerd's
-
-_CDI_VENDORS = ("nvidia.com", "runtime.nvidia.com", "management.nvidia.com")
 
 
 class Inputs(NamedTuple):
@@ -186,7 +183,7 @@ def refusal(inputs: Inputs, settings: Settings, where: str, flag: str = "") -> s
         if all([name.startswith(SWARM_VARIABLE) for name in names]):
             return ""
     elif images is not None and _swarm_variables(settings, flag):
-        return _IMAGES
+        return "may be the image's own, and must not go past what Swarm counts"
     return "" if accepts_environment(inputs, settings) else UNPRIVILEGED
 
 
@@ -293,7 +290,7 @@ def _is_cdi(key: str, text: str) -> bool:
 
 
 def _by_nvidia(item: str) -> bool:
-    return item.partition("/")[0] in _CDI_VENDORS
+    return item.partition("/")[0] in ("nvidia.com", "runtime.nvidia.com", "management.nvidia.com")
 
 
 def _without_kinds(names: Names) -> Names:
