@@ -55,8 +55,7 @@ def _run_container_cli(arguments: list[str]) -> NoReturn:
             print(containercli.USAGE, file=sys.stderr, flush=True)
     except OSError as err:
         # Of our own output, whose reader may have gone away, as `head` does.
-        left = isinstance(err, BrokenPipeError)
-        code = 0 if left else sentence.failure(ApplyError(f"cannot go on: {err.strerror}"))
+        code = 0 if isinstance(err, BrokenPipeError) else sentence.failure(ApplyError(f"cannot go on: {err.strerror}"))
     posix._exit(code)
 
 

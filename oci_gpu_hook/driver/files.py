@@ -254,8 +254,7 @@ def _library_folders(driver: Driver, bits: int) -> list[str]:
 def _cached_folders(host: HostRoot) -> list[str]:
     """The folders of the driver's libraries in the ld.so.cache, in its order: it lists native libraries first."""
     try:
-        data = host.read(proc.LD_SO_CACHE) or b""
-        paths = ldcache.paths_of(data, (b"libcuda.so.1", b"libnvidia-ml.so.1"))
+        paths = ldcache.paths_of(host.read(proc.LD_SO_CACHE) or b"", (b"libcuda.so.1", b"libnvidia-ml.so.1"))
     except ldcache.MalformedCache:
         return []
     names = [path.decode(errors="surrogateescape") for path in paths]

@@ -37,8 +37,7 @@ def prefix(rules: tuple[DeviceRule, ...] | list[DeviceRule]) -> bytes:
     groups: dict[tuple[object, ...], list[DeviceRule]] = {}
     for number, rule in enumerate(rules):
         if rule.allow and _can_match(rule):
-            shared = (rule.type, rule.access, rule.major, number // _MAX_TOGETHER)
-            groups.setdefault(shared, []).append(rule)
+            groups.setdefault((rule.type, rule.access, rule.major, number // _MAX_TOGETHER), []).append(rule)
     return b"".join([_load_request(), *[_allow_whole(*group) for group in groups.values()]])
 
 

@@ -34,8 +34,7 @@ def provide(host: HostRoot, laid_out: layout.Layout, request: Request, settings:
 
         on_host.append(vendorhost.vendor_state(host, folders.vendor_inventory(host, asked.flag, asked.file)))
         shares.append(vendorshare.share(laid_out, asked, on_host[-1], "".join(label.split(":")[2:3])))
-    joined = provision.join(laid_out, version, tuple(shares))
-    return joined._replace(inventory=module, vendors=tuple(on_host))
+    return provision.join(laid_out, version, tuple(shares))._replace(inventory=module, vendors=tuple(on_host))
 
 
 def _of_gpus(

@@ -69,8 +69,7 @@ def check(
             raise DriverError(f"{path} was made as {made}, and the driver's is {right}", hint)
         is_one_gpus = is_gpu(path) or path.startswith(BESIDE_GPUS)
         if (path in then or (is_one_gpus and path in now)) and not _is_same(then.get(path, ""), now.get(path, "")):
-            both = then.get(path), now.get(path)
-            was, is_now = [f"device {it.strip('/')}" if it else "not a device" for it in both]
+            was, is_now = [f"device {it[path].strip('/')}" if it.get(path) else "not a device" for it in (then, now)]
             raise DriverError(f"{path} is {is_now} now, and was {was} when the CDI spec was written", _WRITE_AGAIN)
         # A MIG device that was made again has the same instances and nodes, and another name.
         name = then.get(path, "").rpartition("/")[2]

@@ -78,7 +78,6 @@ def end_log(log: str, line: str) -> None:
     """Put a log that ends with this line in the place of crun's, if that is ours, as crun goes on to write into its
     own, behind the sentence; else write behind what stands there.
     """
-    new = f"{log}.oci-gpu-hook-{posix.getpid()}"
     try:
         with closing(posix.open(log, _READ)) as fd:
             status = posix.fstat(fd)
@@ -87,7 +86,7 @@ def end_log(log: str, line: str) -> None:
             data = posix.read(fd, _LARGEST_LOG)
         if len(data) != status.st_size:
             raise OSError
-        replace(log, data + line.encode(), new, mode=status.st_mode & 0o777)
+        replace(log, data + line.encode(), f"{log}.oci-gpu-hook-{posix.getpid()}", mode=status.st_mode & 0o777)
     except OSError:
         append(log, line)
 

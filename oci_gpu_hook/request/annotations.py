@@ -33,8 +33,7 @@ def read_engine(state: State) -> tuple[tuple[str, str, str, str], tuple[str, ...
     keeper = keeper_of(state.bundle, state.id)
     if state.id and given.get(_CRIOS_ID) == state.id:
         keeper, image = "", given.get(_CRIOS_IMAGE, "")
-        is_sandbox = given.get(_CRIOS_TYPE) == "sandbox"
-        keys = (_CRIOS_NAMESPACE_OF_SANDBOX, "", "") if is_sandbox else _CRIOS_NAMES
+        keys = (_CRIOS_NAMESPACE_OF_SANDBOX, "", "") if given.get(_CRIOS_TYPE) == "sandbox" else _CRIOS_NAMES
     elif keeper == CONTAINERD:
         image, keys = given.get(_CONTAINERDS_IMAGE, ""), CONTAINERDS_NAMES
     namespace, pod, name = [key and given.get(key, "") for key in keys]

@@ -76,8 +76,7 @@ def vendor(host: HostRoot, everything: bool, see: See = lambda _: None) -> tuple
         groups.append(Group("release", files=(Item(TEGRA_RELEASE),)))
     if len(sentences) > _MAX_SENTENCES:
         sentences[_MAX_SENTENCES:] = [f"{len(sentences) - _MAX_SENTENCES} more lines below {CSV_FOLDER} are left out"]
-    found = Vendor(CSV_FOLDER, VISIBLE_DEVICES, tuple(groups), KIND, ("text", release(host)))
-    return found, tuple(sentences)
+    return Vendor(CSV_FOLDER, VISIBLE_DEVICES, tuple(groups), KIND, ("text", release(host))), tuple(sentences)
 
 
 def parse_csv(data: bytes, path: str) -> dict[tuple[str, str], str]:

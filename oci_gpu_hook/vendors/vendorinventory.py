@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     See = Callable[[str], object]
 
 # See `inventory.HEADING`.
-HEADING = b"oci-gpu-hook vendors 2c3f4535\n"
+HEADING = b"oci-gpu-hook vendors e0373b26\n"
 PREFIX = "vendor."
 
 LARGEST_FILE = 1 << 20
