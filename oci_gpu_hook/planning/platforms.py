@@ -37,9 +37,7 @@ _WHOLE: tuple[Held, ...] = (Held(ALL, ALL),)
 _HINT = "the container's author must ask for one that exists; index 0 is the integrated GPU"
 
 
-def share(
-    host: HostRoot, layout: Layout, request: Request, inventory: DriverInventory | None = None
-) -> tuple[Share, str]:
+def share(host: HostRoot, layout: Layout, request: Request, inventory: DriverInventory | None) -> tuple[Share, str]:
     """The share, and that driver's name; DriverError, RequestError.  inventory: of NVIDIA's module, if it has GPUs."""
     kind = platform.platform_of(host)
     found = platform_state(host, kind, everything=request.jetpack_all)
