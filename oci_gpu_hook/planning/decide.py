@@ -12,7 +12,7 @@ from oci_gpu_hook.driver import proc
 from oci_gpu_hook.host import statefile
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.operations import Device
-from oci_gpu_hook.planning.plan import Container, Labels, Plan, Provision, make
+from oci_gpu_hook.planning.plan import Container, Labels, Plan, Provision, make, open_cgroup
 from oci_gpu_hook.request.bundle import Bundle
 from oci_gpu_hook.request.selectors import Request
 from oci_gpu_hook.request.settings import Settings
@@ -79,7 +79,8 @@ def decide(
         provision = nodegroups.opened(provision, bundle, may_change=settings.device_group == "container")
     # Only a program of v2 is ever made from them.
     rules = bundle.device_rules() if cgroup.version == "v2" and settings.device_cgroup != "off" else ()
-    made = make(container, laid_out, request, provision, labels, settings.device_cgroup, rules)
+    opened = open_cgroup(container, settings.device_cgroup, provision.devices, rules)
+    made = make(container, laid_out, request, provision, labels, opened)
     if spec is not None:
         made = meanings.leave_to_engine(made, spec, tuple([path for path, *_ in bundle.devices()]))
     return made.of_restore() if restores else made

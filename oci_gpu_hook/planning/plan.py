@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from oci_gpu_hook.vendors.vendorhost import VendorState
 
     Rules = tuple[DeviceRule, ...]
+    # Operations, and notes.
+    Steps = tuple[tuple[Operation, ...], tuple[str, ...]]
     Reasoned = tuple[tuple[DeviceNode, str], ...]
 
 
@@ -122,26 +124,17 @@ class Plan(NamedTuple):
 
 
 def make(
-    container: Container,
-    layout: Layout,
-    request: Request,
-    provision: Provision,
-    labels: Labels,
-    setting: str,
-    own: Rules,
+    container: Container, layout: Layout, request: Request, provision: Provision, labels: Labels, cgroup: Steps
 ) -> Plan:
-    """setting: device-cgroup, ConfigError if it forbids this; own: the rules of config.json."""
-    cgroup, notes = _open_cgroup(container, setting, provision.devices, own)
     # The cgroup comes last: it is the only change that stays when the mount namespace is gone.  No device is opened
     # before its memory is limited.
-    operations = (*provision.operations, *labels.operations, *cgroup)
-    notes = (*provision.notes, *notes, *[DEV_IS_HOSTS] * layout.dev_is_hosts, *labels.notes)
+    operations = (*provision.operations, *labels.operations, *cgroup[0])
+    notes = (*provision.notes, *cgroup[1], *[DEV_IS_HOSTS] * layout.dev_is_hosts, *labels.notes)
     return Plan(container, layout, request, operations, notes, labels.context, provision)
 
 
-def _open_cgroup(
-    container: Container, setting: str, devices: tuple[tuple[int, int], ...], fallback: Rules
-) -> tuple[tuple[Operation, ...], tuple[str, ...]]:
+def open_cgroup(container: Container, setting: str, devices: tuple[tuple[int, int], ...], fallback: Rules) -> Steps:
+    """setting: device-cgroup, ConfigError if it forbids this; fallback: the rules of config.json."""
     if setting == "off":
         return (), (LEFT_ALONE,)
     cgroup, scope = container.device_cgroup, container.scope

@@ -51,7 +51,8 @@ def planned(
     """The plan for a container with this request, on a host with this inventory."""
     share = provision.of_nvidia(layout, request, selection.select(request, inventory), inventory)
     provided = provision.join(layout, inventory.driver_version, (share,))
-    return plan.make(container, layout, request, provided, plan.Labels(), settings.device_cgroup, fallback)
+    opened = plan.open_cgroup(container, settings.device_cgroup, provided.devices, fallback)
+    return plan.make(container, layout, request, provided, plan.Labels(), opened)
 
 
 DEV = {"destination": "/dev", "type": "tmpfs", "source": "tmpfs"}
