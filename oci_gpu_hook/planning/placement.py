@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
     from oci_gpu_hook.planning.memoryshare import Memory
 
+    Provide = Callable[[Request], Provision]
+    # As `leases.unhealthy` gives it.
+    Unhealthy = dict[str, str]
+
 _SHOWN_ID = 12
 _MIB = 1 << 20
 _WAIT = "'oci-gpu-hook containers' shows the holders: wait for one to end, or ask for another device"
@@ -54,7 +58,7 @@ class Start(NamedTuple):
     memory: Memory | None
     restores: bool
 
-    def given(self, request: Request, provide: Callable[[Request], Provision]) -> tuple[Request, Provision]:
+    def given(self, request: Request, provide: Provide) -> tuple[Request, Provision]:
         """With the chosen devices, which are leased.  RequestError if a device has no room; DriverError for a GPU that
         is not healthy, if the settings refuse it; ConfigError and LockedError if no lease can be written.
         """
@@ -90,7 +94,7 @@ class Start(NamedTuple):
         return 0 if watches else self.settings.gpu_holders
 
     def _chosen(
-        self, request: Request, provide: Callable[[Request], Provision], unhealthy: dict[str, str]
+        self, request: Request, provide: Provide, unhealthy: Unhealthy
     ) -> tuple[Request, list[Held], tuple[str, ...]]:
         """Names in place of ``any``, what was leased, and a sentence for each choice."""
         parts, leased, words = [request, *request.vendors], list[Held](), list[str]()
@@ -114,7 +118,7 @@ class Start(NamedTuple):
                 self._lease(mine, own, others, tuple(leased))
         return parts[0]._replace(vendors=tuple(parts[1:])), leased, tuple(words)
 
-    def _offer(self, part: Request, asked: AnyOf, provide: Callable[[Request], Provision]) -> list[Candidate]:
+    def _offer(self, part: Request, asked: AnyOf, provide: Provide) -> list[Candidate]:
         """The devices of a part of a request, NVIDIA's or a vendor's.  Of a restored container those of which the
         checkpoint has all nodes; RequestError if that does not tell which are meant: its user can make nodes, and so
         choose among what the container may have.
@@ -163,12 +167,12 @@ class Start(NamedTuple):
             leases.write(self.host, [*others, mine._replace(devices=tuple(wanted), memory=tuple(memory.items()))])
 
 
-def why_unhealthy(key: str, unhealthy: dict[str, str]) -> str:
+def why_unhealthy(key: str, unhealthy: Unhealthy) -> str:
     """A MIG device is what its GPU is."""
     return unhealthy.get(key.partition("/")[0], "")
 
 
-def _unhealthy(held: Held, unhealthy: dict[str, str]) -> str:
+def _unhealthy(held: Held, unhealthy: Unhealthy) -> str:
     why = why_unhealthy(held.key, unhealthy)
     return why and f"{held.title()} is not healthy: {why}"
 
@@ -202,12 +206,7 @@ def _full(held: Held, holders: list[Lease]) -> str:
 
 
 def _pick(
-    asked: AnyOf,
-    devices: list[Candidate],
-    others: list[Lease],
-    most: int,
-    unhealthy: dict[str, str],
-    memory: Memory | None,
+    asked: AnyOf, devices: list[Candidate], others: list[Lease], most: int, unhealthy: Unhealthy, memory: Memory | None
 ) -> list[Candidate]:
     kind = f" of MIG profile {quoted(asked.profile)}" if asked.profile else ""
     many = f"devices{kind} are" if asked.number > 1 else f"device{kind} is"
