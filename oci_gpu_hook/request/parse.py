@@ -52,7 +52,7 @@ def parse_request(
     request = Request(
         source=names.source,
         devices=devices,
-        capabilities=_capabilities(environment, settings, notes, is_old=bool(nodes)),
+        capabilities=_capabilities(inputs, names, settings, notes),
         requirements=requirements(environment, settings),
         mig_config=mig_config,
         mig_monitor=mig_monitor,
@@ -91,13 +91,12 @@ def requirements(environment: dict[str, str], settings: Settings) -> tuple[str, 
     return tuple(found)
 
 
-def _capabilities(
-    environment: dict[str, str], settings: Settings, notes: list[str], *, is_old: bool
-) -> tuple[str, ...]:
-    """Unset and empty mean utility and compute; is_old: whether it asks as nvidia-docker 1 did, which gave all."""
-    variable = words.DRIVER_CAPABILITIES
+def _capabilities(inputs: Inputs, names: Names, settings: Settings, notes: list[str]) -> tuple[str, ...]:
+    """Unset and empty mean utility and compute."""
+    variable, environment = words.DRIVER_CAPABILITIES, inputs.environment
     asked = listed(environment, variable)
-    if variable not in environment and (is_old or is_legacy(environment)):
+    # By its devices it asks as nvidia-docker 1 did, which gave all.
+    if variable not in environment and (names.source == "devices" or is_legacy(environment)):
         asked = [ALL]
     asked = asked or list(words.DEFAULT_CAPABILITIES)
     if unknown := [word for word in asked if word not in (*CAPABILITIES, ALL)]:
