@@ -56,9 +56,7 @@ def check_spec(spec: Spec, found: Provision, given: Given, *, has_names: bool) -
         check(dict(spec.means), now, given, nodes, has_names=has_names)
 
 
-def check(
-    then: Meanings, now: Meanings, given: Given, nodes: tuple[DeviceNode, ...], *, has_names: bool = True
-) -> None:
+def check(then: Meanings, now: Meanings, given: Given, nodes: tuple[DeviceNode, ...], *, has_names: bool) -> None:
     """DriverError unless each node is what the spec means; has_names: whether MIG devices' names must be known."""
     numbers = {node.path: [node.major, node.minor] for node in nodes}
     for path, *number in given:

@@ -190,7 +190,7 @@ GIVEN = tuple([(it.path, it.major, it.minor) for it in THEN.devices if it.gpu in
 
 
 def check(then: DriverInventory, now: DriverInventory, given: tuple[tuple[str, object, object], ...] = GIVEN) -> None:
-    meanings.check(meanings.of_nvidia(then), meanings.of_nvidia(now), given, now.devices)
+    meanings.check(meanings.of_nvidia(then), meanings.of_nvidia(now), given, now.devices, has_names=True)
 
 
 @pytest.mark.parametrize(
@@ -225,10 +225,10 @@ def test_a_node_whose_number_the_runtime_looks_up_has_a_meaning_too() -> None:
     check(THEN, THEN, (*GIVEN, ("/dev/fuse", 10, 229), ("/dev/dri/card9", 226, 9)))
     for place, path in enumerate(("/dev/nvidia1", "/dev/dri/card2")):
         with pytest.raises(DriverError, match=rf"{path} is device .* now, and was not a device"):
-            meanings.check({}, meanings.of_nvidia(THEN), GIVEN[place:], THEN.devices)
+            meanings.check({}, meanings.of_nvidia(THEN), GIVEN[place:], THEN.devices, has_names=True)
     # Of another vendor's the address alone is known.
     with pytest.raises(DriverError, match=r"/dev/npu0 is not a device now"):
-        meanings.check({"/dev/npu0": "0000:03:00.0"}, {}, (("/dev/npu0", 240, 0),), ())
+        meanings.check({"/dev/npu0": "0000:03:00.0"}, {}, (("/dev/npu0", 240, 0),), (), has_names=True)
 
 
 def test_cards_are_told_apart() -> None:
