@@ -183,7 +183,7 @@ def _nodes(found: DriverInventory, request: Request) -> spec_of.Nodes:
 def _of_platform(host: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict[str, Any]:
     """The spec of a Jetson, or of WSL 2: its GPU by index 0 and 'all', and of several each by its index and UUID."""
     gpus = hardware.nvidia(host, settings.driver_root) if host.names(proc.GPUS) else None
-    inside = layout.layout_of(host.fd, None, user_namespace=False, compat="")
+    inside = layout.layout_of(host.fd, None, user_namespace=False, compat="", draws=False)
 
     def provided(selector: str) -> spec_of.Nodes:
         share, _ = platforms.share(host, inside, Request("cdi-spec", (selector,), hook.capabilities), gpus)

@@ -58,9 +58,7 @@ class Layout(NamedTuple):
         return self.caches and self.loader != MUSL
 
 
-def layout_of(
-    root_fd: int, process: Process | None, *, user_namespace: bool, compat: str, draws: bool = False
-) -> Layout:
+def layout_of(root_fd: int, process: Process | None, *, user_namespace: bool, compat: str, draws: bool) -> Layout:
     """process: None while there is none, and then `user_namespace` is config.json's; compat: the folder of the image's
     own CUDA libraries, "" if they are not wanted; draws: whether it may have an X server.
     """
