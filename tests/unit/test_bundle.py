@@ -133,8 +133,7 @@ def test_hooks_of_another_shape_are_passed_over() -> None:
 
 def test_a_gpus_node_has_one_of_the_numbers_that_the_kernel_gives_to_gpus() -> None:
     """254 is /dev/nvidia-modeset's, 255 /dev/nvidiactl's (Documentation/admin-guide/devices.txt)."""
-    numbers = [number for number in range(300) if is_gpu(f"/dev/nvidia{number}")]
-    assert numbers == [*range(254)]
+    assert [number for number in range(300) if is_gpu(f"/dev/nvidia{number}")] == [*range(254)]
     assert not any(map(is_gpu, ("/dev/nvidia", "/dev/nvidiactl", "/dev/nvidia0/x", "/dev/nvme0")))
 
 
