@@ -13,13 +13,12 @@ from oci_gpu_hook.changes.tree import TargetError, Tree
 from oci_gpu_hook.container.ipc import NO_SYMLINKS, XATTR, label_of
 from oci_gpu_hook.errors import ApplyError
 from oci_gpu_hook.kernel import syscalls
-from oci_gpu_hook.kernel.descriptors import closing
+from oci_gpu_hook.kernel.descriptors import NAMED, closing
 from oci_gpu_hook.kernel.filetypes import is_folder, is_link
 
 _CREATE = "/proc/thread-self/attr/fscreate"
 # A pod's /dev/shm holds some hundred files.  A container that makes many more must not delay the start of another.
 _MAX_FILES = 10_000
-_NAMED = posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC
 
 
 def create_as(context: str) -> None:
@@ -53,7 +52,7 @@ def relabel(tree: Tree, path: str, context: str) -> None:
             if count > _MAX_FILES:
                 raise TargetError(syscalls.E2BIG, f"{path} holds more than {_MAX_FILES} files")
             try:
-                fd = posix.open(name, _NAMED, dir_fd=folder)
+                fd = posix.open(name, NAMED, dir_fd=folder)
             except FileNotFoundError:
                 continue
             status = posix.fstat(fd)
@@ -86,7 +85,7 @@ def _set(fd: int, context: str) -> str:
 
 def _restore(folder: int, name: str, context: str) -> None:
     """Put one label back.  The file is opened by its name: a process cannot keep thousands of descriptors."""
-    with closing(posix.open(name, _NAMED, dir_fd=folder)) as fd:
+    with closing(posix.open(name, NAMED, dir_fd=folder)) as fd:
         _set(fd, context)
 
 

@@ -14,7 +14,7 @@ import posix
 from oci_gpu_hook.changes import detached
 from oci_gpu_hook.errors import plain
 from oci_gpu_hook.kernel import mountinfo, procfile, syscalls
-from oci_gpu_hook.kernel.descriptors import closing, reopened, replace
+from oci_gpu_hook.kernel.descriptors import NAMED, closing, reopened, replace
 from oci_gpu_hook.kernel.filetypes import S_IFCHR, S_IFREG, is_character_device, is_folder, is_link, is_regular, is_same
 
 TYPE_CHECKING = False
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     Mounts = tuple[int, ...]
 
 _BELOW = syscalls.RESOLVE_BELOW
-_NAMED = posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC
 _MAX_LINKS = 40
 # Each missing folder of a link's text would be made, and no driver leaves such a link.
 _DEEPEST = 40
@@ -256,7 +255,7 @@ class Tree:
         folder, _, name = path.rpartition("/")
         parent = self.own_folder(folder)
         try:
-            with closing(posix.open(name, _NAMED, dir_fd=parent)) as fd:
+            with closing(posix.open(name, NAMED, dir_fd=parent)) as fd:
                 is_as_read = before is not None and is_regular(syscalls.known_of(fd)) and self.is_own(fd)
         except FileNotFoundError:
             is_as_read = before is None
@@ -355,7 +354,7 @@ class Tree:
                 raise
             return found
         self.undo.remember(self._remove_folder, name, parent, path)
-        fd = self._folders[path] = posix.open(name, posix.O_DIRECTORY | _NAMED, dir_fd=parent)
+        fd = self._folders[path] = posix.open(name, posix.O_DIRECTORY | NAMED, dir_fd=parent)
         # It lies on the mount of its parent, which is the container's own.
         self._own_folders.add(fd)
         return fd
@@ -364,7 +363,7 @@ class Tree:
         # Not open(2) with O_CREAT: an overlay would open the layer's file too, which takes longer than one call more.
         self.make(posix.mknod, name, S_IFREG | 0o444, folder=parent)
         self.undo.remember(posix.unlink, name, dir_fd=parent)
-        return posix.open(name, _NAMED, dir_fd=parent)
+        return posix.open(name, NAMED, dir_fd=parent)
 
     def _remove_folder(self, name: str, parent: int, path: str) -> None:
         """Take back a folder that was made here: what needs it later makes it again."""
@@ -396,7 +395,7 @@ def _make_readonly(tree: int) -> None:
 
 def _behind_link(parent: int, parent_path: str, name: str) -> str:
     """Where the link `name` leads; TargetError if it is none, or leads too deep."""
-    with closing(posix.open(name, _NAMED, dir_fd=parent)) as fd:
+    with closing(posix.open(name, NAMED, dir_fd=parent)) as fd:
         if not is_link(posix.fstat(fd)):
             raise TargetError(syscalls.EEXIST, f"{parent_path}/{name} appeared while it was being made")
         text = posix.readlink("", dir_fd=fd).rstrip("/") or "/"

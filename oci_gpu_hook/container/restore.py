@@ -12,7 +12,7 @@ import posix
 from oci_gpu_hook.container.process import Process
 from oci_gpu_hook.errors import BundleError
 from oci_gpu_hook.host.source import open_source
-from oci_gpu_hook.kernel.descriptors import closing, reopened
+from oci_gpu_hook.kernel.descriptors import NAMED, closing, reopened
 from oci_gpu_hook.kernel.filetypes import is_open_to_others, is_regular, is_same
 
 # A checkpoint's folder has the first of these, and for each tmpfs an archive of tar's, compressed.
@@ -57,7 +57,7 @@ def dumped(process: Process) -> frozenset[tuple[int, int]]:
 
 def _read(folder: int, name: str) -> bytes:
     """The first bytes of a file; none of what is not one: a checkpoint that came from elsewhere may have a device."""
-    with closing(posix.open(name, posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC, dir_fd=folder)) as found:
+    with closing(posix.open(name, NAMED, dir_fd=folder)) as found:
         if not is_regular(posix.fstat(found)):
             return b""
         with closing(reopened(found)) as fd:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import posix
 
 from oci_gpu_hook.kernel import syscalls
-from oci_gpu_hook.kernel.descriptors import closing, content, reopened
+from oci_gpu_hook.kernel.descriptors import NAMED, closing, content, reopened
 from oci_gpu_hook.kernel.filetypes import WRITABLE_BY_OTHERS, is_link, is_open_to_others, is_regular, is_socket
 
 TYPE_CHECKING = False
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     Roots = Union[tuple[int, ...], range]
 
 _STICKY, _MAX_LINKS = 0o1000, 40
-_NAMED = posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC
 
 
 class UntrustedError(OSError):
@@ -56,7 +55,7 @@ def open_source(root_fd: int, path: str, owner: int | None = 0, roots: Roots | N
                 folders = folders[:-1] or folders
                 continue
             folder, parent = folders[-1]
-            fd = posix.open(name, _NAMED, dir_fd=folder)
+            fd = posix.open(name, NAMED, dir_fd=folder)
             opened.append(fd)
             status = posix.fstat(fd)
             if fault := _fault(parent, status, name, not names, roots, owner):

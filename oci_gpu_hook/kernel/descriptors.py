@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _LARGEST_OFFSET = 1 << 48
+NAMED = posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC  # a link is not followed, nothing is opened
 _WRITE = posix.O_WRONLY | posix.O_CREAT | posix.O_NOFOLLOW | posix.O_CLOEXEC
 
 
