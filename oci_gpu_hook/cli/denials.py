@@ -197,21 +197,16 @@ def _decoded(key: str, value: str) -> str:
 
 
 def explain(denials: tuple[Denial, ...]) -> tuple[Denial, ...]:
-    found = []
-    for denial in denials:
-        try:
-            source = contexts.parse_context(denial.source)
-            target = contexts.parse_context(denial.target)
-        except ValueError:
-            continue
-        cause, remedy = _explanation(denial, source, target)
-        if cause:
-            found.append(denial._replace(cause=cause, remedy=remedy))
-    return tuple(found)
+    """Those that concern us, with cause and remedy."""
+    return tuple([denial for denial in map(_explained, denials) if denial.cause])
 
 
-def _explanation(denial: Denial, source: contexts.Context, target: contexts.Context) -> tuple[str, str]:
-    """Cause and remedy, "" if the denial does not concern us."""
+def _explained(denial: Denial) -> Denial:
+    """As it is, without a cause, if it does not concern us."""
+    try:
+        source, target = contexts.parse_context(denial.source), contexts.parse_context(denial.target)
+    except ValueError:
+        return denial
     is_container = source.type in _CONTAINERS or source.type.endswith(".process")
     kind = _OURS.get(source.type, "container" if is_container else "engine")
     is_foreign = source.clearance and target.low and not source.clearance.dominates(target.low)
@@ -224,7 +219,8 @@ def _explanation(denial: Denial, source: contexts.Context, target: contexts.Cont
     words, name = f"{'/'.join(denial.permissions)} a {denial.tclass} of type", quoted(denial.name or "(no name)")
     types = {"kind": kind, "source": source.type, "target": target.type, "tclass": denial.tclass}
     levels = {"level": target.low, "clearance": source.clearance, "listens": target.clearance}
-    return cause.format(words=words, name=name, ipc=_IPC.get(denial.device), **types, **levels), remedy
+    said = cause.format(words=words, name=name, ipc=_IPC.get(denial.device), **types, **levels)
+    return denial._replace(cause=said, remedy=remedy)
 
 
 def _fits(rule: str, columns: tuple[tuple[str, ...], ...]) -> bool:
