@@ -22,7 +22,6 @@ from oci_gpu_hook.driver.survey import driver_version, list_gpus
 from oci_gpu_hook.errors import DONE, OUR_BUG, ApplyError, ConfigError, DriverError, HookError, plain
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.host.source import UntrustedError
-from oci_gpu_hook.host.statefile import LockedError
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.kernel.filetypes import is_open_to_others
 from oci_gpu_hook.node.diagnosis import FAIL, Finding, counted, drivercheck, failed, is_failed
@@ -122,7 +121,7 @@ class _Validation:
             for name in asked:
                 self._run(name)
             return
-        with closing(self._lock()):
+        with closing(validationrecord.lock(self.host, self.seconds)):
             if self.settings.validation_folder:
                 self.folder = self._open_folder()
             # A pod must not see the result of before, even if this run is killed.
@@ -137,13 +136,6 @@ class _Validation:
                         self._put_file(name, text)
             finally:
                 self._write_record(asked, FAILED)
-
-    def _lock(self) -> int:
-        try:
-            return validationrecord.lock(self.host, self.seconds)
-        except LockedError as err:
-            why = f"another validation has not ended within {self.seconds:g} seconds"
-            raise HookError(why, "try again, or give a longer --timeout") from err
 
     def _open_folder(self) -> int:
         """Made if it is missing; its descriptor, so that no other takes its place.  ConfigError if it is not ours."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 
+from oci_gpu_hook.errors import HookError
 from oci_gpu_hook.host import statefile
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.machine import outputfile
@@ -34,9 +35,13 @@ class Validation(NamedTuple):
 
 
 def lock(host: HostRoot, seconds: float) -> int:
-    """A descriptor; until it is closed no other has one.  LockedError if another has it for so long; ApplyError."""
-    with outputfile.explained(_PATH):
-        return statefile.lock(host, "validation.lock", seconds)
+    """A descriptor; until it is closed no other has one.  HookError if another has it for so long; ApplyError."""
+    try:
+        with outputfile.explained(_PATH):
+            return statefile.lock(host, "validation.lock", seconds)
+    except statefile.LockedError as err:
+        why = f"another validation has not ended within {seconds:g} seconds"
+        raise HookError(why, "try again, or give a longer --timeout") from err
 
 
 def read_validation(host: HostRoot) -> Validation | None:
