@@ -116,8 +116,7 @@ def remove(files: tuple[str, ...]) -> None:
     host = HostRoot()
     docker = dockercheck.find_docker(host)
     readers = installed.find_readers(host, docker.settings if docker else None, "")
-    folders_read = tuple([folder for reader in readers for folder in reader.folders])
-    for path in files or [spec.path for spec in cdispecs.specs(host, folders_read) if spec.is_ours]:
+    for path in files or [spec.path for spec in cdispecs.specs(host, readers) if spec.is_ours]:
         if _own(path):
             outputfile.remove(path)
             click.echo(f"removed {path}")

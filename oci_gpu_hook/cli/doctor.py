@@ -105,10 +105,9 @@ def of_host(host: HostRoot, config: str | None) -> list[diagnosis.Finding]:
 def _written_names(host: HostRoot, docker: Docker | None, found: DriverInventory | None) -> list[diagnosis.Finding]:
     settings, file = (docker.settings, docker.file) if docker else (None, "")
     readers = host_engines.find_readers(host, settings, file)
-    named = tuple([folder for reader in readers for folder in reader.folders])
-    folders = cdispecs.folders(host, named)
+    folders = cdispecs.folders(host, readers)
     opened = {real: why for real, folder in folders.items() if (why := host.openness(folder))}
-    specs = cdispecs.specs(host, named)
+    specs = cdispecs.specs(host, readers)
     findings = [
         *speccheck.of_folders(opened, readers),
         *speccheck.unread(specs),

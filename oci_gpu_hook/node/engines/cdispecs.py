@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from oci_gpu_hook import asking
 from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.engines.installed import ENTRY, START
+from oci_gpu_hook.node.engines.installed import ENTRY, START, Engine
 from oci_gpu_hook.request.bundle import Bundle
 from oci_gpu_hook.request.words import CAPABILITIES, CDI_FOLDERS, items
 
@@ -72,17 +72,17 @@ class SpecOrigin(NamedTuple):
         return self.kind.rpartition("/")[2].partition("-")[0]
 
 
-def folders(host: HostRoot, more: tuple[str, ...]) -> dict[str, str]:
-    """The usual folders for specs, and these, by their paths without links; of two paths of one folder the first."""
+def folders(host: HostRoot, readers: tuple[Engine, ...]) -> dict[str, str]:
+    """The usual folders for specs, and these engines', by paths without links; of two paths of one folder the first."""
     found: dict[str, str] = {}
-    for folder in (*CDI_FOLDERS, *more):
+    for folder in (*CDI_FOLDERS, *[it for reader in readers for it in reader.folders]):
         found.setdefault(host.real(folder), folder)
     return found
 
 
-def specs(host: HostRoot, more: tuple[str, ...] = ()) -> tuple[SpecFile, ...]:
-    """Every spec in folders of root's; without PyYAML those in YAML that are for NVIDIA's GPUs; more: see `folders`."""
-    trusted = [folder for folder in folders(host, more).values() if not host.openness(folder)]
+def specs(host: HostRoot, readers: tuple[Engine, ...] = ()) -> tuple[SpecFile, ...]:
+    """Every spec in those of `folders` that are root's; without PyYAML those in YAML that are for NVIDIA's GPUs."""
+    trusted = [folder for folder in folders(host, readers).values() if not host.openness(folder)]
     paths = [f"{folder}/{name}" for folder in trusted for name in host.names(folder)]
     found = [_read(host, path) for path in paths if path.endswith((".yaml", ".json"))]
     return tuple([spec for spec in found if spec is not None])
