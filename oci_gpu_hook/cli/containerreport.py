@@ -81,10 +81,7 @@ def _wanted(
         settings = question.settings()
         request, notes = _request(question, settings)
         if request is None:
-            # ``--gpus 0``, or a request without a count.
-            if any(it.get("Count") == 0 and not it.get("DeviceIDs") for it in docker.requests_of(host, bundle)):
-                return [judged.counted_none()], None
-            return [_unasked(found, question, settings, notes, others=bool(folders.known(host)))], None
+            return [_unasked(host, found, question, settings, notes)], None
         plan = decide.decide(bundle, request, settings, host, Rootfs(inside.fd, (), "/"), id=found.id, process=None)
     except HookError as err:
         return [failed("request", err.message, remedy.in_words(err.hint) if err.hint else remedy.DOCTOR)], None
@@ -96,7 +93,11 @@ def _wanted(
     return findings, plan
 
 
-def _unasked(who: Running, question: Question, settings: Settings, notes: tuple[str, ...], *, others: bool) -> Finding:
+def _unasked(host: HostRoot, who: Running, question: Question, settings: Settings, notes: tuple[str, ...]) -> Finding:
+    # ``--gpus 0``, or a request without a count.
+    if any(it.get("Count") == 0 and not it.get("DeviceIDs") for it in docker.requests_of(host, question.bundle)):
+        seen = "it was asked for with 0 GPUs (--gpus 0): docker-compose before 2 says so if a service has no 'count'"
+        return warned("request", seen, remedy.command("vi", "docker-compose.yml", note="count: all, below its devices"))
     for key, was, instead in (
         ("accept-environment", settings.accept_environment, settings._replace(accept_environment="always")),
         ("accept-volume-mounts", "no", settings._replace(accept_volume_mounts=True)),
@@ -105,7 +106,7 @@ def _unasked(who: Running, question: Question, settings: Settings, notes: tuple[
             if instead != settings and _request(question, instead)[0] is not None:
                 seen = f"it asks for a GPU, which {key} = {was} does not accept: {'; '.join(notes)}"
                 return warned("request", seen, remedy.ACCEPTED)
-    flags = ", and no vendor's flag anything" if others else ""
+    flags = ", and no vendor's flag anything" if folders.known(host) else ""
     # Another user's bundle is not read.
     what = "it" if question.bundle.path else "its environment, all that is known of it,"
     seen = f"{what} asks for no GPU: NVIDIA_VISIBLE_DEVICES names none{flags}"

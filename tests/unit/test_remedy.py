@@ -141,7 +141,7 @@ def asks(*env: str, **more: object) -> Question:
 
 
 def unasked(engine: str, question: Question, settings: Settings, *notes: str) -> Finding:
-    return containerreport._unasked(OF[engine], question, settings, notes, others=False)
+    return containerreport._unasked(HostRoot(os.path.dirname(__file__)), OF[engine], question, settings, notes)
 
 
 LIST = {"destination": f"{sources.LIST_FOLDER}/0", "source": "/dev/null"}

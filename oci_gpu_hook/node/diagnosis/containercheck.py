@@ -80,11 +80,6 @@ def judge(plan: Plan | None, seen: Seen, who: Running) -> list[Finding]:
     ]
 
 
-def counted_none() -> Finding:
-    seen = "it was asked for with 0 GPUs (--gpus 0): docker-compose before 2 says so if a service has no 'count'"
-    return warned("request", seen, command("vi", "docker-compose.yml", note="count: all, below its devices"))
-
-
 def _nodes(devices: list[Device], seen: Seen, restart: Remedy) -> list[Finding]:
     missing = [item.path for item in devices if seen.nodes.get(item.path) is None]
     findings = [failed("nodes", f"{some(missing)} missing", restart)] if missing else []
