@@ -158,7 +158,8 @@ def _seen(
     files = _filled(inside, names)
     cached = None
     with suppress(ldcache.MalformedCache):
-        names_there = ldcache.parse_cache(inside.read(LD_SO_CACHE, ldcache.LARGEST) or b"").names
+        data = foreignfile.read_file(inside, LD_SO_CACHE, ldcache.LARGEST)
+        names_there = ldcache.parse_cache(data or b"").names
         cached = frozenset([name.decode("utf-8", "replace") for name in names_there])
     cgroup = processes.device_cgroup(host, pid, kernelconfig.cgroup_version(host))
     memory = memoryregion.amounts(host.text(f"{containerdevices.own_cgroup(cgroup, id)}/dmem.max")) if cgroup else {}

@@ -15,7 +15,7 @@ import pytest
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.mountinfo import MountLine
 from oci_gpu_hook.node.machine import foreignfile
-from oci_gpu_hook.node.machine.foreignfile import ContainerRoot, Files, Mounts
+from oci_gpu_hook.node.machine.foreignfile import ContainerRoot, Files, Mounts, read_file
 from tests.unit import hosts
 from tests.unit.containers import USER, owned
 from tests.unit.test_contracts import SOURCES, name
@@ -91,8 +91,8 @@ def test_in_a_container_links_are_followed_below_its_root(tmp_path: Path) -> Non
     (tmp_path / "loop").symlink_to("loop")
     os.mkfifo(tmp_path / "fifo")
     with inside(tmp_path) as found:
-        assert found.read("/x") == b"said" and found.read("/x", 3) is None
-        assert [found.read(f"/{name}") for name in ("out", "loop", "fifo", "etc")] == [None] * 4
+        assert read_file(found, "/x") == b"said" and read_file(found, "/x", 3) is None
+        assert [read_file(found, f"/{name}") for name in ("out", "loop", "fifo", "etc")] == [None] * 4
         assert found.status("/x", with_links=False) is None
         assert found.names("/etc") == ["x"] and found.names("/x") == []
 
@@ -101,7 +101,7 @@ def test_a_file_of_procfs_is_no_file_of_a_containers() -> None:
     """Its read can wait, or take away what root is to read, as that of /proc/kmsg."""
     with inside() as found:
         assert found.status("/proc/self/status") is not None
-        assert found.read("/proc/self/status") is found.read("/sys/kernel/notes") is None
+        assert read_file(found, "/proc/self/status") is read_file(found, "/sys/kernel/notes") is None
 
 
 def test_names_without_an_end_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

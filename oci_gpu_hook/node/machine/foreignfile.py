@@ -102,9 +102,6 @@ class ContainerRoot:
         status = self.status(path)
         return number(status) if status and is_character_device(status) else None
 
-    def read(self, path: str, largest: int = LARGEST) -> bytes | None:
-        return read_file(self, path, largest)
-
     def names(self, path: str) -> list[str]:
         with suppress(OSError), closing(self.open(path, _FOLDER)) as fd:
             return [entry.name for entry in _entries(fd)]
