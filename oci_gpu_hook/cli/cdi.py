@@ -298,7 +298,7 @@ def _own(path: str) -> dict[str, Any]:
             raise UsageError(f"{path} is there and is not a regular file", "name another file")
         # Not by its name alone: a user's folder may have a FIFO there meanwhile.
         data = argumentfile.content(path)
-    with suppress(ValueError):
+    with suppress(ValueError, installed.NoParser):
         found = cdispecs.parsed(data.decode()) if data else {}
     if data and not cdispecs.origin_of(found).is_ours:
         raise UsageError(f"{path} is there and is not a CDI spec of ours", "move it away first")

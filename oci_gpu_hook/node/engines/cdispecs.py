@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from oci_gpu_hook import asking
 from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.engines.installed import ENTRY, START, Engine
+from oci_gpu_hook.node.engines.installed import ENTRY, START, Engine, NoParser
 from oci_gpu_hook.request.bundle import Bundle
 from oci_gpu_hook.request.words import CAPABILITIES, CDI_FOLDERS, items
 
@@ -25,10 +25,6 @@ _NOTHING = "it is neither JSON nor YAML"
 # PyYAML reads some 100 KiB a second; specs of NVIDIA's tools have up to 300 KiB.
 _LARGEST_YAML = 1 << 20
 _OF_GPUS = re.compile(r"kind\W+nvidia\.com/gpu\b")
-
-
-class _NoParserError(ValueError):
-    """This Python has no PyYAML."""
 
 
 class SpecFile(NamedTuple):
@@ -101,7 +97,7 @@ def _spec(path: str, said: str) -> SpecFile | None:
     try:
         document = parsed(said)
         kind = _word(document.get("kind"))
-    except _NoParserError as err:
+    except NoParser as err:
         if not _OF_GPUS.search(said):
             return None
         kind, fault = GPU, str(err)
@@ -112,7 +108,7 @@ def _spec(path: str, said: str) -> SpecFile | None:
 
 
 def parsed(said: str) -> dict[str, Any]:
-    """The document in the text of a spec; ValueError if it is none."""
+    """The document in the text of a spec; ValueError if it is none, `NoParser` if that cannot be told."""
     with suppress(ValueError, RecursionError):
         return _object(json.loads(said))
     if len(said) > _LARGEST_YAML:
@@ -120,7 +116,7 @@ def parsed(said: str) -> dict[str, Any]:
     try:
         import yaml
     except ImportError as err:
-        raise _NoParserError("this Python has no PyYAML (python3-pyyaml, on Debian python3-yaml)") from err
+        raise NoParser("this Python has no PyYAML (python3-pyyaml, on Debian python3-yaml)") from err
 
     # Not libyaml's parser: a text that is nested too deep overflows its stack and kills the process.  Each scalar is a
     # string: no word is taken for a date or a number.

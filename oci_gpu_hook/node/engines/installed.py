@@ -49,7 +49,7 @@ Files = list[tuple[str, dict[str, Any]]]
 
 
 class NoParser(Exception):
-    """This Python has neither tomllib nor tomli."""
+    """This Python has neither tomllib nor tomli, or no PyYAML."""
 
 
 class MalformedToml(ValueError):
