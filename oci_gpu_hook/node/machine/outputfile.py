@@ -43,13 +43,10 @@ def remove(path: str, begins: bytes = b"") -> bool:
     above, name = _split(path)
     if begins and not (foreignfile.read_file(HostRoot(), f"{above}/{name}") or b"").startswith(begins):
         return False
-    with explained(path):
-        try:
-            with closing(trusted(above)) as fd:
-                os.unlink(name, dir_fd=fd)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-    return True
+    with explained(path), suppress(FileNotFoundError, NotADirectoryError), closing(trusted(above)) as fd:
+        os.unlink(name, dir_fd=fd)
+        return True
+    return False
 
 
 def _split(path: str) -> tuple[str, str]:
