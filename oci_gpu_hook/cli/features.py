@@ -109,7 +109,7 @@ def _feature_text(host: HostRoot, settings: Settings, beside: Others) -> str:
         lacking = ", ".join([misfit.name for misfit in found.misfits])
         raise DriverError(f"the driver {found.driver_version} lacks {lacking}", "install all of it")
     last, unhealthy = validationrecord.read_validation(host), len(holdercount.unhealthy_gpus(host, found))
-    made = labels(found.driver_version, _selinux_mode(host), VERSION, last, unhealthy, beside)
+    made = labels(found.driver_version, _selinux_mode(host), last, unhealthy, beside)
     return "".join([f"{name}={value}\n" for name, value in made.items()])
 
 
@@ -127,11 +127,9 @@ def _selinux_mode(host: HostRoot) -> str:
     return "none" if "container_t" in able else "privileged"
 
 
-def labels(
-    driver: str, selinux: str, version: str, validation: Validation | None, unhealthy: int = 0, others: Others = ()
-) -> dict[str, str]:
+def labels(driver: str, selinux: str, validation: Validation | None, unhealthy: int, others: Others) -> dict[str, str]:
     """By whole names.  driver: its version, "" without NVIDIA's driver, which is what is validated."""
-    ours = {"version": version, "unhealthy-gpus": str(unhealthy or ""), "selinux-mode": selinux}
+    ours = {"version": VERSION, "unhealthy-gpus": str(unhealthy or ""), "selinux-mode": selinux}
     if driver and validation and validation.driver_version == driver:
         outcomes = {step.name: step.outcome for step in validation.steps}
         whole = PASSED if all([outcomes.get(name) == PASSED for name in STEPS]) else "incomplete"

@@ -23,7 +23,7 @@ SUBDOMAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z
 
 
 def labels(driver_version: str = "580.65.06", **fields: Any) -> dict[str, str]:
-    values: dict[str, Any] = {"selinux": "selinux", "version": "0.1.0", "validation": None}
+    values: dict[str, Any] = {"selinux": "selinux", "validation": None, "unhealthy": 0, "others": ()}
     return features.labels(driver_version, **{**values, **fields})
 
 
@@ -101,12 +101,12 @@ def test_only_devices_that_can_be_served_are_told_of(monkeypatch: pytest.MonkeyP
 
 
 @examples(40)
-@given(words=st.lists(st.text(), min_size=6, max_size=6), number=st.integers(-5, 1 << 70))
+@given(words=st.lists(st.text(), min_size=5, max_size=5), number=st.integers(-5, 1 << 70))
 def test_kubernetes_takes_every_label(words: list[str], number: int) -> None:
     """Whatever a driver, its version and a vendor's file say of themselves."""
     last = Validation(number, words[0], (StepResult("driver", "passed", words[1]),))
     others = ((f"acme.com/{words[2]}", number, words[3]),)
-    made = labels(words[0], selinux=words[4], version=words[5], validation=last, others=others)
+    made = labels(words[0], selinux=words[4], validation=last, others=others)
     for label, value in made.items():
         namespace, _, name = label.partition("/")
         assert SUBDOMAIN.fullmatch(namespace), label
