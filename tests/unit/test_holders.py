@@ -94,10 +94,10 @@ def has(*numbers: tuple[int, int], allowed: bool | None = True) -> ContainerDevi
 
 def test_a_node_that_may_not_be_opened_holds_nothing(tmp_path: Path) -> None:
     divided = holders.divisions(surveyed(tmp_path))
-    (item,), free, *_ = holders.holders(divided, (has((195, 1), allowed=False),))
+    (item,), free, *_ = holders.holders(divided, (has((195, 1), allowed=False),), frozenset())
     assert ([share.name for share in item.denied], item.held) == (["0"], ())
     assert [share.name for share in free] == ["0", "1"]
-    (item,), free, *_ = holders.holders(divided, (has((195, 1), allowed=None),))
+    (item,), free, *_ = holders.holders(divided, (has((195, 1), allowed=None),), frozenset())
     assert ([share.name for share in item.held], item.is_certain) == (["0"], False)
 
 
@@ -108,7 +108,7 @@ def test_a_mig_device_needs_its_gpu_and_both_capabilities(tmp_path: Path) -> Non
     divided = holders.divisions(found._replace(devices=(*found.devices, caps)))
     assert [share.name for share, _ in divided] == ["0:0", "0:1", "1"]
     whole, half = has((195, 1), (240, 11), (240, 21)), has((195, 1), (240, 10))
-    holding, free, *_ = holders.holders(divided, (whole, half))
+    holding, free, *_ = holders.holders(divided, (whole, half), frozenset())
     assert [[share.name for share in item.held] for item in holding] == [["0:1"]]
     assert [share.name for share in free] == ["0:0", "1"]
 
@@ -129,22 +129,22 @@ def amd() -> VendorState:
 def test_another_vendors_device_is_held_by_any_of_its_nodes() -> None:
     divided = holders.of_vendor(amd())
     three = (has((226, 201)), has((226, 7)), has((226, 1), (226, 128)))
-    holding, free, *_ = holders.holders(divided, three)
+    holding, free, *_ = holders.holders(divided, three, frozenset())
     assert [[share.name for share in item.held] for item in holding] == [["OCI_AMD=1"], ["OCI_AMD=0", "OCI_AMD=1"]]
     assert free == ()
-    holding, free, *_ = holders.holders(divided, (has((226, 1), allowed=False),))
+    holding, free, *_ = holders.holders(divided, (has((226, 1), allowed=False),), frozenset())
     assert [share.name for share in holding[0].denied] == ["OCI_AMD=1"]
     assert [share.name for share in free] == ["OCI_AMD=0", "OCI_AMD=1"]
     # One node that may be opened is enough.
     mixed = has((226, 1))._replace(nodes=(ContainerNode("/x", 226, 1, False), ContainerNode("/y", 226, 201, True)))
-    ((item,), *_) = holders.holders(divided, (mixed,))
+    ((item,), *_) = holders.holders(divided, (mixed,), frozenset())
     assert ([share.name for share in item.held], item.denied) == (["OCI_AMD=1"], ())
 
 
 def test_what_has_no_single_devices_is_held_as_a_whole() -> None:
     found = amd()
     divided = holders.of_vendor(found._replace(devices=()))
-    ((item,), free, *_) = holders.holders(divided, (has((226, 7)),))
+    ((item,), free, *_) = holders.holders(divided, (has((226, 7)),), frozenset())
     assert ([share.name for share in item.held], free) == (["OCI_AMD"], ())
 
 
@@ -258,9 +258,9 @@ def test_a_container_with_users_of_its_own_is_not_entered(tmp_path: Path, monkey
 def test_what_may_open_all_devices_leaves_none_free_if_it_can_make_nodes(tmp_path: Path) -> None:
     divided = holders.divisions(surveyed(tmp_path))
     every = has()._replace(allowed=frozenset({(195, 0), (195, 1)}), is_open=True)
-    found = holders.holders(divided, (every, has((195, 1))))
+    found = holders.holders(divided, (every, has((195, 1))), frozenset())
     assert [share.name for share in found.free] == ["1"] and found.open == ()
-    found = holders.holders(divided, (every._replace(makes_nodes=True), has((195, 1))))
+    found = holders.holders(divided, (every._replace(makes_nodes=True), has((195, 1))), frozenset())
     assert (found.free, [share.name for share in found.open]) == ((), ["1"])
     assert [len(found.holding), len(found.privileged)] == [1, 1]
 
@@ -274,7 +274,7 @@ def test_who_can_only_watch_holds_no_gpu(tmp_path: Path) -> None:
     others = tuple([it for it in found.devices if it.path != uvm.path])
     assert holders.to_use(found._replace(devices=(*others, card))) == frozenset(), "without it none can compute"
     uses = holders.to_use(found._replace(devices=(*others, uvm, card)))
-    assert uses == {(511, 0), (226, 128), (195, 254)} <= {*holders.what_to_find(divided, uses=uses).numbers}
+    assert uses == {(511, 0), (226, 128), (195, 254)} <= {*holders.what_to_find(divided, (), uses).numbers}
     plugin = has((195, 0), (195, 1), (195, 255), (226, 1))
     everyones = plugin._replace(is_open=True)
     unread = has((195, 0), (195, 1), allowed=None)
@@ -289,7 +289,7 @@ def test_who_can_only_watch_holds_no_gpu(tmp_path: Path) -> None:
         assert [item.watches for item in seen.holding] == [bool(free)]
         assert [share.name for share in seen.free if not share.flag] == free
         assert "OCI_AMD=1" not in [share.name for share in seen.free if container is not unread]
-    assert [it.watches for it in holders.holders(divided, (plugin,)).holding] == [False]
+    assert [it.watches for it in holders.holders(divided, (plugin,), frozenset()).holding] == [False]
 
 
 def test_where_nobody_holds_a_gpu(program: Program, runs: HostRoot, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,9 +91,7 @@ def to_use(inventory: DriverInventory) -> Numbers:
     return frozenset([(it.major, it.minor) for it in found if is_loaded])
 
 
-def what_to_find(
-    divided: tuple[Division, ...], nodes: tuple[tuple[str, int, int], ...] = (), uses: Numbers = frozenset()
-) -> Wanted:
+def what_to_find(divided: tuple[Division, ...], nodes: tuple[tuple[str, int, int], ...], uses: Numbers) -> Wanted:
     """nodes: paths of the host and numbers of other vendors' nodes; uses: `to_use`."""
     others = {(major, minor) for _, major, minor in nodes}
     numbers = dict.fromkeys([number for _, needed in divided for number in needed])
@@ -109,9 +107,7 @@ def of_vendor(found: VendorState) -> tuple[Division, ...]:
     return tuple([(share, ((node.major, node.minor),)) for share, nodes in shares for node, _ in nodes])
 
 
-def holders(
-    divided: tuple[Division, ...], containers: tuple[ContainerDevices, ...], uses: Numbers = frozenset()
-) -> Holders:
+def holders(divided: tuple[Division, ...], containers: tuple[ContainerDevices, ...], uses: Numbers) -> Holders:
     """The containers that have devices, in the order given, and what none of them has; uses: `to_use`."""
     found = [_holder(divided, container, uses) for container in containers]
     holding = tuple([holder for holder in found if holder.held or holder.denied])
