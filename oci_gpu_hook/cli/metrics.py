@@ -100,16 +100,14 @@ def gpu_exposition(host: HostRoot, settings: Settings, timeout: float, *, rememb
             click.echo(f"oci-gpu-hook: {err.message}", err=True)
     except nvml.NvmlUnavailable as err:
         click.echo(f"oci-gpu-hook: {err}", err=True)
-    # One that NVML could not start is none of the inventory.
-    gpus, records = nodes.gpus_here(host, list_gpus(host)), healthrecord.xids(host)
     if remember:
-        healthrecord.renew(host, gpus, records or (), said, {})
+        healthrecord.renew(host, said, {})
     held, memory = _held(host, settings.driver_root, found)
     return exposition.of_gpus(
         driver_version=version,
-        gpus=len(gpus),
+        gpus=len(nodes.gpus_here(host, list_gpus(host))),
         answers=said is not None,
-        log_readable=records is not None,
+        log_readable=healthrecord.xids(host) is not None,
         fresh=read_true(host, settings.driver_root) is not None,
         held=held,
         memory=memory,

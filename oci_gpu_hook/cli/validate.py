@@ -16,9 +16,8 @@ import click
 
 from oci_gpu_hook.cli import accelerators, containerreport, doctor, limit
 from oci_gpu_hook.cli.options import config_file, output_format, seconds, show, show_lines
-from oci_gpu_hook.driver import nodes
 from oci_gpu_hook.driver.inventory import DriverInventory
-from oci_gpu_hook.driver.survey import driver_version, list_gpus
+from oci_gpu_hook.driver.survey import driver_version
 from oci_gpu_hook.errors import DONE, OUR_BUG, ApplyError, ConfigError, DriverError, HookError, plain
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.host.source import UntrustedError
@@ -267,14 +266,13 @@ class _Validation:
         on = counted((len(wanted), "device", "devices"))
         self._wait("GPUs", f"for computations on {on}", workload.rounds(wanted))
         # What the GPUs suffer from now on no test has passed.
-        gpus, computed, until = nodes.gpus_here(root, list_gpus(root)), [], -1
+        computed, until = [], -1
         # What cannot be kept is said at the end.
         with suppress(ApplyError):
-            records = healthrecord.xids(root) or ()
-            until = healthrecord.renew(root, gpus, records, None, {}) if self.is_root else -1
+            until = healthrecord.renew(root, None, {}) if self.is_root else -1
         for it in workload.run(nvml.files(root, found, *workload.LIBRARIES), pipes, wanted, self.seconds):
             computed.append(it)
             yield it
         if self.is_root:
             tested = workload.by_gpu(found, computed)
-            healthrecord.renew(root, gpus, healthrecord.xids(root) or (), None, tested, until)
+            healthrecord.renew(root, None, tested, until)

@@ -12,16 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oci_gpu_hook.driver.proc import Gpu
 from oci_gpu_hook.host import leases
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.exporters import counters, healthrecord
 from oci_gpu_hook.node.exporters.healthrecord import Xid
 from oci_gpu_hook.node.gpus import nvml
 from oci_gpu_hook.node.gpus.nvml import Readings
+from tests.unit import hosts
 
 BUSES = ("00000000:07:00.0", "00000000:0f:00.0")
-GPUS = tuple(Gpu(number, f"GPU-{number}", "H100", bus, number, bus[4:]) for number, bus in enumerate(BUSES))
 FIRST = BUSES[0]
 FELL = "XID 79, after which it needs a reset"
 
@@ -43,16 +42,16 @@ class Node(HostRoot):
         Path(f"{link}.new").rename(link)
 
     def renewed(self, said: Readings | None = None) -> dict[str, str]:
-        healthrecord.renew(self, GPUS, healthrecord.xids(self) or (), said, {})
+        healthrecord.renew(self, said, {})
         return leases.unhealthy(self)
 
     def tested(self, why: str, during: int = 0) -> dict[str, str]:
         """during: the number of the record of an error that comes when the test of the first GPU has ended."""
-        until = healthrecord.renew(self, GPUS, healthrecord.xids(self) or (), None, {})
+        until = healthrecord.renew(self, None, {})
         if during:
             self.log(during, 79)
             self.renewed()  # by the service
-        healthrecord.renew(self, GPUS, healthrecord.xids(self) or (), None, {FIRST: why}, until)
+        healthrecord.renew(self, None, {FIRST: why}, until)
         return leases.unhealthy(self)
 
     def reads(self, *answers: int, **values: int) -> dict[str, str]:
@@ -69,7 +68,8 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     (tmp_path / "dev/kmsg").write_text("")
     made = Node(str(tmp_path))
     made.boots("one")
-    for bus in BUSES:
+    for number, bus in enumerate(BUSES):
+        hosts.plant_gpu(tmp_path, int(bus[9:11], 16), number)
         made.binds(bus)
     return made
 

@@ -18,7 +18,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from oci_gpu_hook.driver.proc import Gpu
+from oci_gpu_hook.driver import nodes
+from oci_gpu_hook.driver.survey import list_gpus
 from oci_gpu_hook.host import leases, statefile
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.descriptors import closing
@@ -60,18 +61,13 @@ class Xid(NamedTuple):
     number: int
 
 
-def renew(
-    host: HostRoot,
-    gpus: tuple[Gpu, ...],
-    records: tuple[Xid, ...],
-    nvml: Readings | None,
-    tested: dict[str, str],
-    until: int = -1,
-) -> int:
-    """Save what is known now, and give the number of the last record; ApplyError if that fails; gpus: the kernel's
-    list; records: all that its log has; nvml: what it reads, if it has answered; tested: why the validation of a GPU
-    failed, "" if it passed, by bus_id; until: the last record of before that validation.
+def renew(host: HostRoot, nvml: Readings | None, tested: dict[str, str], until: int = -1) -> int:
+    """Save what is known now, and give the number of the log's last record; ApplyError if that fails; nvml: what it
+    reads, if it has answered; tested: why the validation of a GPU failed, "" if it passed, by bus_id; until: the last
+    record of before that validation.
     """
+    # One that NVML could not start is none of the inventory.
+    gpus, records = nodes.gpus_here(host, list_gpus(host)), xids(host) or ()
     inodes = dict(host.inodes(_BOUND))
     with counters.lock():
         last, known = _read(host, {gpu.bus_id: inodes.get(gpu.proc, 0) for gpu in gpus})
