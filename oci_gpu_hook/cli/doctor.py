@@ -83,7 +83,7 @@ def of_host(host: HostRoot, config: str | None) -> list[diagnosis.Finding]:
         *vendors(host, others, here, tool),
         *_written_names(host, docker, found),
         systemcheck.cgroups(cgroups),
-        systemcheck.ebpf(kernelconfig.bpf_refusal(host)),
+        systemcheck.ebpf(host, cgroups),
         *systemcheck.selinux(host, cgroups, tool),
         *systemcheck.memory(host, lines_of_settings, settings, devices),
     ]

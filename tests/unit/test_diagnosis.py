@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -33,7 +34,7 @@ from oci_gpu_hook.node.engines import installed as host_engines
 from oci_gpu_hook.node.engines.cdispecs import SpecFile
 from oci_gpu_hook.node.engines.containers import ContainerNames, Running
 from oci_gpu_hook.node.engines.installed import Engine, Registration, Runtime
-from oci_gpu_hook.node.machine import libselinux, processes
+from oci_gpu_hook.node.machine import kernelconfig, libselinux, processes
 from oci_gpu_hook.node.machine.libselinux import Label, Module, Status, Use
 from oci_gpu_hook.operations import Device, LdCache, LimitMemory, Mount
 from tests.unit import hosts
@@ -102,15 +103,16 @@ def test_selinux_that_cannot_be_asked_is_no_failure(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize(
     ("refusal", "as_root", "level", "words"),
     [
-        ("", True, PASS, "are taken"),
-        (None, True, PASS, "not tried"),
-        ("it may not", False, WARN, "only root"),
-        ("it may not", True, FAIL, "it may not"),
+        (None, True, PASS, "are taken"),
+        (OSError("it may not"), False, WARN, "only root"),
+        (OSError("it may not"), True, FAIL, "it may not"),
     ],
 )
-def test_ebpf(refusal: str | None, as_root: bool, level: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ebpf(refusal: OSError | None, as_root: bool, level: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernelconfig, "try_device_program", mock.Mock(side_effect=refusal))
     monkeypatch.setattr("os.geteuid", lambda: 0 if as_root else 1000)
-    found = systemcheck.ebpf(refusal)
+    assert "not tried" in systemcheck.ebpf(HostRoot(), "v1").seen
+    found = systemcheck.ebpf(HostRoot(), "v2")
     assert found.level == level
     assert words in found.seen
     assert bool(found.remedy) == (level != PASS)

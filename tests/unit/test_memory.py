@@ -38,7 +38,7 @@ from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.node.diagnosis import systemcheck
 from oci_gpu_hook.node.engines import containerdevices
 from oci_gpu_hook.node.gpus.holdercount import Counted
-from oci_gpu_hook.node.machine import libselinux
+from oci_gpu_hook.node.machine import kernelconfig, libselinux
 from oci_gpu_hook.operations import LimitMemory, OpenCgroup
 from oci_gpu_hook.planning import decide, drivers, memoryshare, placement, vendorshare
 from oci_gpu_hook.planning.memoryshare import Memory
@@ -465,7 +465,7 @@ def test_doctor_says_whether_the_setting_can_be_held(
     lines = settingsfile.parse_text(text, "/etc/x.conf")
     settings = Settings(**settingsfile.fields(lines, None, Settings()._asdict()))
     devices = changes.get("devices", [GPU, *of_vendor("0", "0000:03:00.0").holds])
-    monkeypatch.setattr(systemcheck, "cgroup_version", lambda _: changes.get("cgroups", "v2"))
+    monkeypatch.setattr(kernelconfig, "cgroup_version", lambda _: changes.get("cgroups", "v2"))
     found = systemcheck.memory(HOST, lines, settings, devices)
     assert [it.level for it in found] == ([level] if level else [])
     assert all([re.search(seen, it.seen) and bool(it.remedy) == (level == "fail") for it in found])

@@ -20,8 +20,7 @@ from oci_gpu_hook.node.diagnosis import Finding, failed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import UPGRADE_KERNEL, command, roots_alone, then
 from oci_gpu_hook.node.engines import containers
 from oci_gpu_hook.node.engines.installed import find_program, is_ours
-from oci_gpu_hook.node.machine import libselinux
-from oci_gpu_hook.node.machine.kernelconfig import cgroup_version
+from oci_gpu_hook.node.machine import kernelconfig, libselinux
 from oci_gpu_hook.node.machine.libselinux import CGROUP_V1_BOOLEAN, NODE_BOOLEANS
 from oci_gpu_hook.planning import memoryshare
 from oci_gpu_hook.planning.plan import Held, some
@@ -102,13 +101,15 @@ def cgroups(version: str) -> Finding:
     return failed("cgroups", seen, "mount", "-t", "cgroup2", "none", "/sys/fs/cgroup")
 
 
-def ebpf(refusal: str | None) -> Finding:
-    if refusal is None:
+def ebpf(host: HostRoot, cgroups: str) -> Finding:
+    if cgroups != "v2" or host.path != "/":
         return passed("eBPF", "not tried: only cgroup v2 has device programs, and only this host's root a kernel")
-    if refusal and os.geteuid() != 0:
-        return warned("eBPF", "only root can try it", "oci-gpu-hook", "doctor")
-    if refusal:
-        seen = f"the kernel takes no device program from root: {refusal}"
+    try:
+        kernelconfig.try_device_program()
+    except OSError as err:
+        if os.geteuid() != 0:
+            return warned("eBPF", "only root can try it", "oci-gpu-hook", "doctor")
+        seen = f"the kernel takes no device program from root: {err.strerror or err}"
         # systemd-run gives all of root's capabilities: it shows whether CAP_BPF is missing in this session only.
         return failed("eBPF", seen, "systemd-run", "--pty", "oci-gpu-hook", "doctor")
     return passed("eBPF", "device programs are taken")
@@ -172,7 +173,7 @@ def memory(host: HostRoot, lines: list[Setting], settings: Settings, devices: li
         return []
     section, (file, _, line) = ours[0][0], ours[0][1].where.rpartition(":")
     own: dict[str, Any] = {field: it.value for (of, field), it in last.items() if of == section}
-    check, cgroup = "GPU memory", DeviceCgroup(cgroup_version(host))
+    check, cgroup = "GPU memory", DeviceCgroup(kernelconfig.cgroup_version(host))
     try:
         gpus = tuple([it.key for it in devices if "=" not in it.key])
         found = memoryshare.memory_of(Request("", gpus), settings._replace(**own), host, cgroup)
