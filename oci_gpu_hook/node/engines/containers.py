@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import posix
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -210,17 +210,13 @@ def find(host: HostRoot, word: str) -> Running:
 
 
 def _matching(known: list[Running], word: str) -> list[Running]:
-    fits: tuple[Callable[[Running], bool], ...] = (
-        lambda item: item.id == word,
-        lambda item: word in item.called.words,
-        lambda item: word in item.called.words_of_pod,
-        lambda item: bool(word) and item.id.startswith(word),
+    found = (
+        [item for item in known if item.id == word]
+        or [item for item in known if word in item.called.words]
+        or [item for item in known if word in item.called.words_of_pod]
+        or [item for item in known if word and item.id.startswith(word)]
     )
-    for fit in fits:
-        found = [item for item in known if fit(item)]
-        if found:
-            return [item for item in found if item.pid] or found
-    return []
+    return [item for item in found if item.pid] or found
 
 
 def _runs_contained(host: HostRoot, pid: int) -> bool:
