@@ -102,7 +102,8 @@ def gpu_exposition(host: HostRoot, settings: Settings, timeout: float, *, rememb
         click.echo(f"oci-gpu-hook: {err}", err=True)
     if remember:
         healthrecord.renew(host, said, {})
-    held, memory = _held(host, settings.driver_root, found)
+    gpus = with_nodes(host, found, containers.FAMILIES, driver_root=settings.driver_root) if found.gpus else found
+    held, memory = _held(host, gpus)
     return exposition.of_gpus(
         driver_version=version,
         gpus=len(nodes.gpus_here(host, list_gpus(host))),
@@ -119,13 +120,10 @@ def gpu_exposition(host: HostRoot, settings: Settings, timeout: float, *, rememb
     )
 
 
-def _held(
-    host: HostRoot, driver_root: str, found: DriverInventory
-) -> tuple[list[dict[str, str]], list[tuple[dict[str, str], MemoryUse]]]:
+def _held(host: HostRoot, gpus: DriverInventory) -> tuple[list[dict[str, str]], list[tuple[dict[str, str], MemoryUse]]]:
     """See `exposition`.  None of a container whose device cgroup cannot be read."""
-    nvidia = with_nodes(host, found, containers.FAMILIES, driver_root=driver_root) if found.gpus else found
-    seen, _ = containers.find_holders(host, nvidia)
-    uuids = {gpu.nvml_index: gpu.uuid for gpu in found.gpus}
+    seen, _ = containers.find_holders(host, gpus)
+    uuids = {gpu.nvml_index: gpu.uuid for gpu in gpus.gpus}
     held, memory = [], []
     holding = [it for it in seen.holding if it.is_certain]
     # Root's first: a user with very many must not keep them out.

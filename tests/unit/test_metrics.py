@@ -243,14 +243,14 @@ def test_users_containers_have_series_of_their_own(tmp_path: Path, monkeypatch: 
     seen = [one._replace(running=one.running._replace(owner=1000, pid=pid)) for pid in (8, 9)]
     every = AllContainers((*seen, one, has((195, 1)), amds), 0)
     monkeypatch.setattr(containerdevices, "find_devices", lambda *_: every)
-    held, memory = metrics._held(root, "/", hosts.surveyed(root))
+    held, memory = metrics._held(root, hosts.surveyed(root))
     found = samples(node(held=held, memory=memory))
     # Root's first: of very many the last are cut.
     wanted = ["a" * 64, "user 1000's process 8", "user 1000's process 9"]
     assert [labels["container"] for labels in held] == wanted
     assert [labels["container"] for labels, _ in memory] == [wanted[0], *wanted]
     assert len([key for key in found if key.startswith("gpu_memory_used_bytes")]) == 4
-    _, memory = metrics._held(root, "/", accelerators.NOTHING)
+    _, memory = metrics._held(root, accelerators.NOTHING)
     assert 7 in samples(node(memory=memory, driver_version="")).values()
 
 
