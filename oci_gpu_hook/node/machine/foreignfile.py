@@ -172,10 +172,8 @@ def regular(path: str) -> int:
 
 def read_file(root: HostRoot | ContainerRoot, path: str, largest: int = LARGEST) -> bytes | None:
     """A regular file that others may have filled, as a bundle's; None if there is none, or it is larger."""
-    with suppress(OSError), closing(root.open(path)) as named:
-        if posix.fstat(named).st_size <= largest:
-            with closing(_reopened(named)) as fd:
-                return content(fd, largest)
+    with suppress(OSError), closing(root.open(path)) as named, closing(_reopened(named)) as fd:
+        return content(fd, largest)
     return None
 
 
