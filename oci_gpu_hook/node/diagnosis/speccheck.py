@@ -7,6 +7,7 @@ An engine makes the nodes that stand in a spec: a name that is stale gives anoth
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from posixpath import basename, dirname
 
 from oci_gpu_hook.node.diagnosis import Finding, failed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import REFRESH, Remedy, command, in_words, roots_alone, then
@@ -26,7 +27,7 @@ def compared(
     "" for none; out_of_date: why a spec of ours is, "" if it is not, and what ends that, a word of these or a sentence.
     """
     for spec in [spec for spec in specs if version or spec.is_ours or spec.kind not in (GPU, MANAGEMENT)]:
-        ours = [it for it in specs if (it.folder, it.kind, it.is_ours) == (spec.folder, spec.kind, True)]
+        ours = [it for it in specs if (dirname(it.path), it.kind, it.is_ours) == (dirname(spec.path), spec.kind, True)]
         # The one that the service writes again is to stay, else the first.
         kept = min(ours or [spec], key=lambda it: not it.path.endswith(f"/{SERVICES}"))
         if spec != kept:
@@ -80,7 +81,7 @@ def unseen(
     """The engines that do not look where a spec of ours lies, and have no other of its kind; real: a path without
     links; opened: the folders that are not root's alone.
     """
-    ours = [(spec, real(spec.folder)) for spec in specs if spec.is_ours]
+    ours = [(spec, real(dirname(spec.path))) for spec in specs if spec.is_ours]
     for reader in readers:
         seen_kinds = {spec.kind for spec, folder in ours if folder in reader.folders}
         trusted = [folder for folder in reader.folders if folder not in opened]
@@ -88,7 +89,7 @@ def unseen(
             whose = f"{reader.folders_file} names " if reader.folders_file else "by default it looks in "
             where = f"{whose}{', '.join(reader.folders) or 'no folder'}"
             # The last one is that which a boot empties and a service fills.
-            again = [_again(spec, f"{folder}/{spec.path.rpartition('/')[2]}") for folder in trusted[-1:]]
+            again = [_again(spec, f"{folder}/{basename(spec.path)}") for folder in trusted[-1:]]
             remedy = again[0] if again else command("vi", reader.folders_file or spec.path)
             yield warned("CDI", f"{reader.name} does not read {spec.path}: {where}", remedy)
 

@@ -40,10 +40,6 @@ class SpecFile(NamedTuple):
     fault: str = ""
     is_open: bool = False
 
-    @property
-    def folder(self) -> str:
-        return self.path.rpartition("/")[0]
-
 
 class SpecOrigin(NamedTuple):
     """How a spec of ours was made; each is "" if it does not say, and all are for any other document.  capabilities:
