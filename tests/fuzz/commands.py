@@ -163,6 +163,6 @@ COMMANDS: dict[str, Target] = {
     "denials": Target(_DENIALS, _denied),
     "daemons": Target(_written(_DAEMONS), _settings_of_daemons),
     "registrations": Target(
-        _written(_REGISTRATIONS), lambda it: installed.of_folder(_host({"etc/hooks.d/x.json": it}), "/etc/hooks.d")
+        _written(_REGISTRATIONS), lambda it: installed.of_engines(_host({"etc/containers/oci/hooks.d/x.json": it}), ())
     ),
 }

@@ -188,10 +188,9 @@ def test_without_a_toml_parser_doctor_says_what_to_install(broken: HostRoot, mon
 
 
 def test_a_registration_that_is_a_link_to_nowhere_is_passed_over_as_engines_do(tmp_path: Path) -> None:
-    (tmp_path / "hooks").mkdir()
-    (tmp_path / "hooks/gone.json").symlink_to("/nowhere")
-    (tmp_path / "hooks/there.json").write_text("")
-    assert [it.path for it in installed.of_folder(HostRoot(str(tmp_path)), "/hooks")] == ["/hooks/there.json"]
+    hosts.plant(tmp_path, f"{VENDORS_FOLDER[1:]}/there.json", "")
+    (tmp_path / VENDORS_FOLDER[1:] / "gone.json").symlink_to("/nowhere")
+    assert [it.path for it in installed.of_engines(HostRoot(str(tmp_path)), ())] == [f"{VENDORS_FOLDER}/there.json"]
 
 
 def test_each_engine_is_known_wherever_one_must_be() -> None:

@@ -343,19 +343,15 @@ class Registration(NamedTuple):
 def of_engines(host: HostRoot, engines: tuple[Engine, ...]) -> tuple[Registration, ...]:
     """The registrations in the engines' default folders, and in those that these engines are set to."""
     folders = {VENDORS_FOLDER, ADMINISTRATORS_FOLDER, *[folder for engine in engines for folder in engine.folders]}
-    return tuple([item for folder in sorted(folders) for item in of_folder(host, folder)])
+    paths = [f"{folder}/{name}" for folder in sorted(folders) for name in host.names(folder) if name.endswith(".json")]
+    # Engines pass over a link that leads nowhere.
+    return tuple([_registration(host, path) for path in paths if host.stat(path) is not None])
 
 
 def effective(engine: Engine, registered: tuple[Registration, ...]) -> list[Registration]:
     """What an engine takes: of files of one name that of its last folder."""
     read = [item for folder in engine.folders for item in registered if item.folder == folder]
     return list({item.file: item for item in read}.values())
-
-
-def of_folder(host: HostRoot, folder: str) -> tuple[Registration, ...]:
-    paths = [f"{folder}/{name}" for name in host.names(folder) if name.endswith(".json")]
-    # Engines pass over a link that leads nowhere.
-    return tuple([_registration(host, path) for path in paths if host.stat(path) is not None])
 
 
 def _registration(host: HostRoot, path: str) -> Registration:
