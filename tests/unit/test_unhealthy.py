@@ -56,8 +56,7 @@ class Node(HostRoot):
 
     def reads(self, *answers: int, **values: int) -> dict[str, str]:
         """By NVML, which these GPUs answer; the values are the first one's."""
-        said = {BUSES[it]: values if it == 0 else {} for it in answers}
-        return self.renewed(said)
+        return self.renewed({BUSES[it]: values if it == 0 else {} for it in answers})
 
 
 @pytest.fixture
