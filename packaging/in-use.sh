@@ -49,11 +49,15 @@ engine() {
 ! command -v containerd >/dev/null || engine containerd 'systemctl restart containerd' \
     /etc/containerd/config.toml /etc/containerd/conf.d/*.toml
 ! command -v crio >/dev/null || engine CRI-O 'systemctl restart crio' /etc/crio/crio.conf /etc/crio/crio.conf.d/*
-engine k3s 'systemctl restart k3s' /var/lib/rancher/k3s/agent/etc/containerd/config*.toml*
-engine RKE2 'systemctl restart rke2-server rke2-agent' /var/lib/rancher/rke2/agent/etc/containerd/config*.toml*
+# Their config.toml imports the folder.
+engine k3s 'systemctl restart k3s' /var/lib/rancher/k3s/agent/etc/containerd/config*.toml* \
+    /var/lib/rancher/k3s/agent/etc/containerd/config*.toml.d/*.toml
+engine RKE2 'systemctl restart rke2-server rke2-agent' /var/lib/rancher/rke2/agent/etc/containerd/config*.toml* \
+    /var/lib/rancher/rke2/agent/etc/containerd/config*.toml.d/*.toml
 # The folders of root's containers and of users' are podman 6's.
 for file in /etc/containers/containers.conf /etc/containers/containers.conf.d/*.conf \
-    /etc/containers/containers.rootful.conf.d/*.conf /etc/containers/containers.rootless.conf.d/*.conf; do
+    /etc/containers/containers.rootful.conf.d/*.conf /etc/containers/containers.rootless.conf.d/*.conf \
+    /etc/containers/containers.rootless.conf.d/*/*.conf; do
     [ ! -f "$file" ] || ! names "$file" || say "$file names $runtime: without it podman starts no container that has this" \
         "runtime (name crun or runc there, or oci-gpu-hook configure podman --remove)"
 done

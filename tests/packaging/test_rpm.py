@@ -77,6 +77,8 @@ IN_USE = (
         f'[engine]\nruntime = "oci-gpu-runtime"\n[engine.runtimes]\noci-gpu-runtime = ["{RUNTIME}"]\n',
         "oci-gpu-hook configure podman --remove",
     ),
+    ("etc/containers/containers.rootless.conf.d/1000/1.conf", f'oci-gpu-runtime = ["{RUNTIME}"]\n', "configure podman"),
+    ("var/lib/rancher/k3s/agent/etc/containerd/config-v3.toml.d/1.toml", f'BinaryName = "{RUNTIME}"\n', "restart k3s"),
     # Containers, of pods and of Docker's.
     (f"run/containerd/{_TASKS}/k8s.io/{'c0ffee' * 10}/runtime", RUNTIME, "entered or stopped: c0ffeec0ffee (stop them"),
     (

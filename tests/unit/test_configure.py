@@ -577,7 +577,8 @@ def test_podman_for_one_user(program: Program, tree: Path) -> None:
     assert program.err == ""
     planted(tree, "homes/user/.config/containers/containers.conf", "")
     own = "homes/user/.config/containers/containers.conf.d/1.conf"
-    for file in (PODMAN, "etc/containers/containers.rootless.conf.d/1.conf", own):
+    users = "etc/containers/containers.rootless.conf.d"
+    for file in (PODMAN, f"{users}/1.conf", f"{users}/{os.geteuid()}/1.conf", own):
         planted(tree, file, f'[engine]\nhooks_dir = ["{HOOKS}"]\n')
         assert program(*words(tree, "podman", "--user")) == f"nothing to do in {place}\n"
         assert program.err == f"podman looks for hooks in {HOOKS}, by /{file}\n"

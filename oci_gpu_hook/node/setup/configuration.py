@@ -8,6 +8,7 @@ never changed: the administrator is told what stands in the way.  Must not write
 from __future__ import annotations
 
 import json
+import os
 import posixpath
 import re
 from pathlib import PurePosixPath
@@ -158,7 +159,10 @@ def podman(host: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
     base, kind = file.path.rpartition(".d/")[0], PODMAN
     if file.is_users:
         of_users = [path.replace(".rootful.", ".rootless.") for path in PODMAN.files]
-        kind = PODMAN._replace(files=(*of_users, base, f"{base}.d/*.conf"))
+        # Behind each such folder comes the one in it that is this user's.
+        own = f".rootless.conf.d/{os.geteuid()}/"
+        both = [it for path in of_users for it in (path, path.replace(".rootless.conf.d/", own))]
+        kind = PODMAN._replace(files=(*both, base, f"{base}.d/*.conf"))
     files = _settings(host, kind, file)
     folders, by = installed.hook_folders(PODMAN, files)
     if by and HOOKS_FOLDER in folders:
