@@ -70,8 +70,7 @@ def find_holders(host: HostRoot, nvidia: DriverInventory) -> tuple[Holders, AllC
 
 
 def _leased(it: holdercount.Counted) -> dict[str, Any]:
-    memory = [sum([size for name, size in at.memory if name.rpartition(" ")[0] == it.key]) for at in it.leases]
-    found = [(lease.id, lease.pid, _time(lease.since), size) for lease, size in zip(it.leases, memory)]
+    found = [(lease.id, lease.pid, _time(lease.since), dict(lease.memory).get(it.key, 0)) for lease in it.leases]
     found_holders = [dict(zip(("id", "pid", "since", "memory"), row)) for row in found]
     return {"device": it.title, "holders": found_holders, "unhealthy": it.unhealthy}
 

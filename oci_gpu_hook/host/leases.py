@@ -29,8 +29,8 @@ _STATE, _START = 0, 19
 class Lease(NamedTuple):
     """start: of its first process, in ticks since boot; cgroup, inode: its device cgroup, "" and 0 if it has none of
     its own; since: seconds since 1970; most: how many holders its devices may have, itself among them; devices: see
-    `Provision.holds`; memory: the bytes that are its own of each, by its name in `devices`, a blank, and its
-    PCI address; an older version's leases have the address alone.
+    `Provision.holds`; memory: the bytes that are its own of each, by its name in `devices`, and by its PCI address,
+    by which they are counted; an older version's leases have the address alone.
     """
 
     id: str

@@ -159,8 +159,8 @@ class Start(NamedTuple):
 
     def _lease(self, mine: Lease | None, own: list[Lease], others: list[Lease], devices: tuple[Held, ...]) -> None:
         wanted = dict.fromkeys([*[key for lease in own for key in lease.devices], *[it.key for it in devices]])
-        held = [it for it in devices if it.address]
-        needs = [(f"{it.key} {it.address}", self.memory.need_of(it)) for it in held] if self.memory else []
+        named = [(name, it) for it in devices if it.address for name in (it.key, it.address)]
+        needs = [(name, self.memory.need_of(it)) for name, it in named] if self.memory else []
         # Another hook of its start may have asked for more: of two needs of one device the larger comes last.
         memory = dict(sorted([*[pair for lease in own for pair in lease.memory], *needs]))
         if mine and wanted:
@@ -187,8 +187,7 @@ def _too_little(memory: Memory, held: Held, others: list[Lease]) -> str:
     """A sentence if too little is left beside what others have leased, else ""."""
     need, capacity = memory.need_of(held), sum(memory.regions_of(held).values())
     # Those of one address are partitions of one device, and have its memory together.
-    sizes = [[size for name, size in it.memory if name.rpartition(" ")[2] == held.address] for it in others]
-    leased = [(it, max(its, default=0)) for it, its in zip(others, sizes)]
+    leased = [(it, dict(it.memory).get(held.address, 0)) for it in others]
     free = capacity - sum([size for _, size in leased])
     if need > free:
         # A void lease does not count if it would leave too little.

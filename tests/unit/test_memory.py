@@ -404,7 +404,7 @@ def lease(memory: int, *devices: str) -> Lease:
     """Of this process, which lives."""
     own = os.getpid()
     stat = Path(f"/proc/{own}/stat").read_text().rpartition(")")[2].split()
-    needs = tuple([(f"{it} {it}", memory) for it in devices])
+    needs = tuple([(it, memory) for it in devices])
     return Lease(f"c{memory}", own, int(stat[19]), "", 0, 0, 8, devices, needs)
 
 
@@ -418,9 +418,7 @@ def test_any_goes_where_the_memory_is() -> None:
     """GPU 0 has fewer holders, and too little left."""
     big, small = lease(12 * GIB, ADDRESS), lease(GIB, OTHER)
     others = [big, small, small._replace(id="c2")]
-    # The second is of the version before.
-    for first in (big, big._replace(memory=((ADDRESS, 12 * GIB),))):
-        assert pick(made(8 * GIB), 1, first, *others[1:]) == ["1"]
+    assert pick(made(8 * GIB), 1, *others) == ["1"]
     assert pick(made(4 * GIB), 1, *others) == ["0"]
     assert pick(made(0, 5 * GIB), 1, *others) == ["1"]
     with pytest.raises(RequestError, match="1 has room: GPU 0 has 4096 MiB of 16384 left, and 8192 are needed"):
@@ -662,11 +660,23 @@ def test_where_no_device_can_be_limited_nobody_is_told_to_wait() -> None:
 def test_partitions_of_one_gpu_share_its_memory() -> None:
     """amdgpu's have one PCI address."""
     parts = [Candidate(Held(f"OCI_X={number}", str(number), ADDRESS)) for number in range(2)]
-    other = lease(16 * GIB, "OCI_X=0")._replace(memory=((f"OCI_X=0 {ADDRESS}", 16 * GIB),))
+    other = lease(16 * GIB, "OCI_X=0")._replace(memory=((ADDRESS, 16 * GIB), ("OCI_X=0", 16 * GIB)))
     with pytest.raises(RequestError, match="OCI_X device 1 has 0 MiB"):
         placement._pick(AnyOf(2), parts, [other], 8, {}, made(GIB))
     counted = [Counted(f"OCI_X={number}", f"OCI_X device {number}", (other,), "") for number in range(2)]
     assert [containers._leased(it)["holders"][0]["memory"] for it in counted] == [16 * GIB, 0]
+
+
+def test_the_version_before_reads_these_leases_and_these_read_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It looks for a device's memory by the PCI address: both run during an upgrade, and after a way back."""
+    written: list[Lease] = []
+    monkeypatch.setattr(leases, "write", lambda _, found: written.extend(found))
+    before = lease(0, ADDRESS)._replace(memory=((ADDRESS, 2 * GIB),))
+    devices = (GPU, Held("OCI_X=0", "0", OTHER), Held("OCI_X=1", "1", OTHER), Held(f"{ADDRESS}/1/2", "0:1"))
+    nothing: Any = None
+    placement.Start(HOST, Settings(), nothing, None, made(GIB), restores=False)._lease(before, [before], [], devices)
+    assert dict(written[0].memory) == {ADDRESS: 2 * GIB, OTHER: GIB, "OCI_X=0": GIB, "OCI_X=1": GIB}
+    assert containers._leased(Counted(ADDRESS, "GPU 0", (before,), ""))["holders"][0]["memory"] == 2 * GIB
 
 
 def test_systemd_in_a_container_moves_its_first_process() -> None:
