@@ -6,16 +6,14 @@ from __future__ import annotations
 import posix
 
 from oci_gpu_hook.kernel import procfile, syscalls
-from oci_gpu_hook.kernel.descriptors import closing
-
-_FOLDER = posix.O_PATH | posix.O_DIRECTORY | posix.O_NOFOLLOW | posix.O_CLOEXEC
+from oci_gpu_hook.kernel.descriptors import NAMED, closing
 
 
 class CgroupFiles:
     """By a descriptor: another container's cgroup may have the path when a step is taken back."""
 
     def __init__(self, path: str) -> None:
-        self.path, self._folder = path, posix.open(path, _FOLDER)
+        self.path, self._folder = path, posix.open(path, posix.O_DIRECTORY | NAMED)
 
     def read(self, file: str) -> str:
         try:

@@ -17,7 +17,7 @@ from oci_gpu_hook.errors import ApplyError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.host.source import UntrustedError, open_source
 from oci_gpu_hook.kernel import syscalls
-from oci_gpu_hook.kernel.descriptors import closing, reopened
+from oci_gpu_hook.kernel.descriptors import NAMED, closing, reopened
 from oci_gpu_hook.kernel.filetypes import is_link, is_regular
 from oci_gpu_hook.node.machine import childprocess
 
@@ -30,7 +30,6 @@ SHARED = (
 )
 _UNKNOWN = "unlabeled_t"
 _MAX_FILES = 10_000
-_NAMED = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def restore(host: HostRoot, path: str, owner: int = 0) -> list[str]:
@@ -50,7 +49,7 @@ def restore(host: HostRoot, path: str, owner: int = 0) -> list[str]:
 
 def is_unknown(path: str) -> bool:
     """Whether the loaded policy does not know the type of what lies at a path that root alone leads to."""
-    with suppress(OSError), closing(os.open(path, _NAMED)) as fd:
+    with suppress(OSError), closing(os.open(path, NAMED)) as fd:
         return type_of(label_of(fd)) == _UNKNOWN
     return False
 
@@ -79,7 +78,7 @@ def _restored(top: int, path: str, kind: str) -> list[str]:
         for count, entry in enumerate(entries):
             if count == _MAX_FILES:
                 return [*said, f"left alone: {path} holds more than {_MAX_FILES} files"]
-            with suppress(OSError), closing(os.open(entry.name, _NAMED, dir_fd=folder)) as fd:
+            with suppress(OSError), closing(os.open(entry.name, NAMED, dir_fd=folder)) as fd:
                 status = os.fstat(fd)
                 is_elsewhere = is_link(status) or (is_regular(status) and status.st_nlink > 1)
                 if not is_elsewhere and syscalls.mount_of(fd)[0] == mount:
