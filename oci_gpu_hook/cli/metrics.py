@@ -108,7 +108,7 @@ def gpu_exposition(host: HostRoot, settings: Settings, timeout: float, *, rememb
         driver_version=version,
         gpus=len(nodes.gpus_here(host, list_gpus(host))),
         answers=said is not None,
-        log_readable=healthrecord.xids(host) is not None,
+        log_readable=healthrecord.is_log_readable(host),
         fresh=read_true(host, settings.driver_root) is not None,
         held=held,
         memory=memory,

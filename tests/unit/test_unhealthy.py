@@ -177,12 +177,12 @@ def test_no_line_breaks_the_reader(line: bytes) -> None:
 def test_an_unreadable_log_is_told_and_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     root, log = HostRoot(str(tmp_path)), tmp_path / "dev/kmsg"
     log.parent.mkdir()
-    assert healthrecord.xids(root) is None
+    assert healthrecord.xids(root) == () and not healthrecord.is_log_readable(root)
     os.mkfifo(log)
     assert healthrecord.xids(root) == ()
     log.unlink()
     log.write_text("4,5,5000,-;NVRM: Xid (PCI:0000:07:00): 79, pid=1\n SUBSYSTEM=pci\n6,6,1,-;other\n")
-    assert healthrecord.xids(root) == (Xid(5, GPU, 79),)
+    assert healthrecord.xids(root) == (Xid(5, GPU, 79),) and healthrecord.is_log_readable(root)
     # By a program, and by the kernel: the module is loaded again.
     for level, found in ((12, (Xid(5, GPU, 79),)), (5, ())):
         with log.open("a") as file:

@@ -36,6 +36,7 @@ FATAL = (46, 48, 62, 64, 74, 79, 95, 110, 119, 120, 136, 140, 143)
 Whys = dict[str, tuple[int, dict[str, str]]]
 
 _STATE = "gpu-health.json"
+_LOG, _READ = "/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK
 _BOUND = "/sys/bus/pci/drivers/nvidia"
 _LOST, _ECC, _RESET, _VALIDATION, _MEMORY = "lost", "ecc", "reset", "validation", "memory"
 _LEFT = 1024  # MiB: a driver that runs has some hundreds for itself
@@ -67,7 +68,7 @@ def renew(host: HostRoot, nvml: Readings | None, tested: dict[str, str], until: 
     record of before that validation.
     """
     # One that NVML could not start is none of the inventory.
-    gpus, records = nodes.gpus_here(host, list_gpus(host)), xids(host) or ()
+    gpus, records = nodes.gpus_here(host, list_gpus(host)), xids(host)
     inodes = dict(host.inodes(_BOUND))
     with counters.lock():
         last, known = _read(host, {gpu.bus_id: inodes.get(gpu.proc, 0) for gpu in gpus})
@@ -133,17 +134,23 @@ def _write(host: HostRoot, sequence: int, known: Whys) -> None:
             os.unlink(statefile.UNHEALTHY, dir_fd=folder)
 
 
-def xids(host: HostRoot) -> tuple[Xid, ...] | None:
-    """All that the log has of the module that is loaded, in its order; None if it cannot be read."""
+def is_log_readable(host: HostRoot) -> bool:
+    """The kernel asks at open(2) whether the log may be read."""
+    with suppress(OSError), closing(host.open(_LOG, _READ)):
+        return True
+    return False
+
+
+def xids(host: HostRoot) -> tuple[Xid, ...]:
+    """All that the log has of the module that is loaded, in its order; none if it cannot be read."""
     found: list[Xid] = []
-    with suppress(OSError), closing(host.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)) as fd:
+    with suppress(OSError), closing(host.open(_LOG, _READ)) as fd:
         for line in _lines(fd):
             if xid := parse_xid(line):
                 found.append(xid)
             elif _LOADING.match(line):
                 found.clear()
-        return tuple(found)
-    return None
+    return tuple(found)
 
 
 def _lines(fd: int) -> Iterator[bytes]:
