@@ -19,6 +19,8 @@ from oci_gpu_hook.request.settings import Settings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from oci_gpu_hook.planning.memoryshare import Memory
 
 # selinuxfs is mounted where SELinux runs, and only there (selinux(8)).
@@ -57,16 +59,7 @@ def decide(
     def provide(asked: Request) -> Provision:
         return drivers.provide(host, laid_out, asked, settings, bundle.process_label() if labels.context else "")
 
-    memory = _memory(request, settings, host, cgroup)
-    if settings.gpu_holders or host.stat(f"{statefile.FOLDER}/{statefile.UNHEALTHY}"):
-        from oci_gpu_hook.planning.placement import Start
-
-        is_start = process is not None and (host.remember or process.is_caller)
-        start = Start(host, settings, container, process if is_start else None, memory, restores)
-        request, provision = start.given(request, provide)
-    else:
-        provision = provide(request)
-        provision = memory.limited(provision) if memory else provision
+    request, provision = _provided(request, provide, settings, host, container, process, restores=restores)
     if spec is not None:
         from oci_gpu_hook.planning import meanings
 
@@ -94,6 +87,27 @@ def _labels(
 
     mounts = ipc.mounts(bundle, id, rootfs, process, host) if process else ()
     return labels_of(mounts, bundle.mount_label(), bundle.process_label(), settings, required=asks)
+
+
+def _provided(
+    request: Request,
+    provide: Callable[[Request], Provision],
+    settings: Settings,
+    host: HostRoot,
+    container: Container,
+    process: Process | None,
+    *,
+    restores: bool,
+) -> tuple[Request, Provision]:
+    """The request with the devices that were chosen for it, and what drivers give, within the limits of memory."""
+    memory = _memory(request, settings, host, container.device_cgroup)
+    if not settings.gpu_holders and not host.stat(f"{statefile.FOLDER}/{statefile.UNHEALTHY}"):
+        provision = provide(request)
+        return request, memory.limited(provision) if memory else provision
+    from oci_gpu_hook.planning.placement import Start
+
+    is_start = process is not None and (host.remember or process.is_caller)
+    return Start(host, settings, container, process if is_start else None, memory, restores).given(request, provide)
 
 
 def _memory(request: Request, settings: Settings, host: HostRoot, cgroup: DeviceCgroup) -> Memory | None:
