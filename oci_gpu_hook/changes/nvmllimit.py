@@ -17,8 +17,8 @@ from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.kernel.filetypes import is_open_to_others, is_regular
 from oci_gpu_hook.request.words import ADMINISTRATOR
 
-# Below those of the whole start, see `kernel.alarm`.
-_SECONDS = 20
+# With the wait for a lock (`host.statefile`) below those of the whole start, see `kernel.alarm`.
+_SECONDS = 18
 _DONE, _LATE = b"done", b"NVML has not answered in %d seconds" % _SECONDS
 # Of nvmlReturn_t, what an administrator can do something about.
 _REASONS = {
