@@ -72,10 +72,11 @@ def _nodes(archive: bytes) -> set[tuple[int, int]]:
     try:
         data = zlib.decompressobj(_GZIP).decompress(archive, _MAX_BYTES)
         at = 0
-        while data[at : at + _BLOCK].strip(b"\0"):
-            if data[at + 156 : at + 157] == _CHARACTER_DEVICE:
-                found.add((_octal(data[at + 329 : at + 337]), _octal(data[at + 337 : at + 345])))
-            at += _BLOCK + -(-_octal(data[at + 124 : at + 136]) // _BLOCK) * _BLOCK
+        # A header that is cut off has other numbers.
+        while len(header := data[at : at + _BLOCK]) == _BLOCK and header.strip(b"\0"):
+            if header[156:157] == _CHARACTER_DEVICE:
+                found.add((_octal(header[329:337]), _octal(header[337:345])))
+            at += _BLOCK + -(-_octal(header[124:136]) // _BLOCK) * _BLOCK
     except (zlib.error, ValueError):
         pass
     return found
