@@ -15,7 +15,7 @@ cd "$(dirname "$0")/.."
 others=''
 [ "${1:-}" != --others ] || { others=yes; shift; }
 versions=("$@")
-[ $# -gt 0 ] || versions=(3.9 3.11 3.12 3.13 3.14)
+[ $# -gt 0 ] || versions=(3.9 3.11 3.12 3.13 3.14 3.15)
 read -ra options <<<"-q ${PARALLEL:-}"
 # What bash does, and what manifests say, is the same under every Python: `make unit` tests it.
 if [ "$others" ]; then

@@ -32,21 +32,23 @@ def _refuse_constant(name: str) -> object:
 
 
 def _scanner(pairs: Callable[[Pairs], object] | None = None) -> Callable[[str, int], tuple[Any, int]]:
-    if _make_scanner is None:
-        import json
-
-        return json.JSONDecoder(object_pairs_hook=pairs, parse_constant=_refuse_constant).raw_decode
     # What `json.JSONDecoder` passes to the scanner, as a types.SimpleNamespace.  The scanner itself clears the memo.
     context = type(sys.implementation)(  # type: ignore[call-arg]
         strict=True,
         object_hook=None,
         object_pairs_hook=pairs,
+        array_hook=None,  # Python 3.15
         parse_float=float,
         parse_int=int,
         parse_constant=_refuse_constant,
         memo={},
     )
-    scan: Callable[[str, int], tuple[Any, int]] = _make_scanner(context)
+    try:
+        scan: Callable[[str, int], tuple[Any, int]] = _make_scanner(context)
+    except (AttributeError, TypeError):  # there is none, or it asks for more
+        import json
+
+        return json.JSONDecoder(object_pairs_hook=pairs, parse_constant=_refuse_constant).raw_decode
     return scan
 
 

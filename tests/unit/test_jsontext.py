@@ -19,11 +19,24 @@ VALUES = st.recursive(
 )
 
 
-@pytest.fixture(params=["scanner", "json"])
+def later(context: object) -> object:
+    raise AttributeError("has no attribute 'later_hook'")
+
+
+@pytest.fixture(params=["scanner", None, later])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the private scanner, and with the fall-back for a Python that lacks it."""
-    if request.param == "json":
-        monkeypatch.setattr(jsontext, "_make_scanner", None)
+    """With the private scanner, and with what a Python has that lacks it, or whose scanner asks for more."""
+    if request.param != "scanner":
+        monkeypatch.setattr(jsontext, "_make_scanner", request.param)
+
+
+@pytest.mark.usefixtures("way")
+def test_members_are_found_in_a_text() -> None:
+    assert jsontext.members('{"a": [1], "b": {}}', 0) == [("a", 1, 6, 9), ("b", 11, 16, 18)]
+
+
+def test_it_is_pythons_scanner() -> None:
+    assert type(jsontext._scanner()).__module__ == "_json"
 
 
 @pytest.mark.usefixtures("way")
