@@ -98,6 +98,8 @@ test-docker-next: ready ## The newest podman, Docker, LXC, runc and crun, in a r
 		$(foreach name,cdi cgroup_location leases lxc main_job podman restore,tests/integration/test_$(name).py)
 	tests/newest.sh .build/newest python3 -m pytest -q -p no:cacheprovider -n 2 --dist loadfile \
 		$(foreach name,accept build compose options,tests/docker/test_$(name).py)
+	tests/newest.sh .build/newest env POLICIES=.build/newest/policy python3 -m pytest -q -p no:cacheprovider -k any_age \
+		tests/policy/test_policy.py
 
 test-hostile: ready ## Attack the hook, and a naive one, in real containers (as root); [HOSTILE_LOAD=1000] [HOSTILE_MATRIX=all]; installs what it needs
 	.venv/bin/python -m pytest -q tests/hostile

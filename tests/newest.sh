@@ -14,7 +14,7 @@ engines='podman buildah conmon crun runc criu docker.io docker-cli containerd do
 # Of the tests; what more the engines call; and what the nodes are made with.
 beside='make patchelf python3-click python3-pytest python3-pytest-xdist python3-pyudev python3-yaml
     catatonit curl dbus iproute2 iptables jq mount passt podman-compose procps slirp4netns strace udev uidmap libcriu2
-    busybox-static gcc libc6-dev musl-tools'
+    busybox-static gcc libc6-dev musl-tools policycoreutils setools'
 cd "$(dirname "$0")/.."
 . tests/debian.sh
 
@@ -31,6 +31,7 @@ make_root() {
         --keyring=/usr/share/keyrings/debian-archive-keyring.gpg \
         --aptopt='Acquire::Check-Valid-Until "false"' --aptopt='APT::Sandbox::User "root"' \
         --aptopt='APT::Install-Recommends "false"' \
+        --customize-hook='cd "$1/var/cache" && APT_CONFIG=$MMDEBSTRAP_APT_CONFIG apt-get -q -q download selinux-policy-default' \
         sid "$root" "$(mirror)" >"$scratch/log" 2>&1 || { cat >&2 "$scratch/log"; exit 1; }
     # Debian has no package of it.
     PIP_CACHE_DIR=$PWD/.build/pip .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile \

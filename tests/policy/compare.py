@@ -11,27 +11,45 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
+from collections.abc import Iterable
 
 from tests.policy import rules
 
 RUNNING = "/sys/fs/selinux/policy"
 PLAIN, CONFINED = "container_t", "nvidia_container_t"
+# What these may do to each other is no difference.
+COMPARED = (PLAIN, CONFINED, "nvidia_agent_t")
 
 # Direction, the other type, class and condition ("" for always); and the permissions.
 Permitted = dict[tuple[str, str, str, str], set[str]]
 
 
 def permitted(policy: str, name: str) -> Permitted:
-    """What a type may do, and what others may do to it; the type is written THIS."""
+    """What a type may do, and what others may do to it, type by type; itself is written THIS."""
     found: Permitted = defaultdict(set)
     for side, direction in (("-s", "to"), ("-t", "by")):
-        for rule in rules.allowing(rules.rules(policy, side, name)):
-            # One of the two is the type, or an attribute of it that has brought the rule.
-            other = rule.target if direction == "to" else rule.source
-            other = "THIS" if other in (name, "self") else other
-            condition = f"[ {rule.boolean} ]:{rule.state}" if rule.boolean else ""
-            found[direction, other, rule.kind, condition] |= rule.permissions
+        _add(found, policy, name, direction, rules.rules(policy, side, name))
     return found
+
+
+def listed(policy: str, lines: Iterable[str]) -> Permitted:
+    """The same of rules as sesearch writes them, for a type that is called THIS."""
+    found: Permitted = defaultdict(set)
+    for line in lines:
+        _add(found, policy, "THIS", "to" if line.startswith("allow THIS") else "by", [line])
+    return found
+
+
+def _add(found: Permitted, policy: str, name: str, direction: str, lines: Iterable[str]) -> None:
+    for rule in rules.allowing(lines):
+        # One of the two is the type, or an attribute of it that has brought the rule.
+        other = rule.target if direction == "to" else rule.source
+        condition = f"[ {rule.boolean} ]:{rule.state}" if rule.boolean else ""
+        for each in rules.members(policy).get(other, [other]):
+            if each in (name, "self", "THIS"):
+                found[direction, "THIS", rule.kind, condition] |= rule.permissions
+            elif each not in COMPARED:
+                found[direction, each, rule.kind, condition] |= rule.permissions
 
 
 def lacking(more: Permitted, less: Permitted) -> list[str]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Debian's SELinux policy with its container module, in a module store below a folder of ours.
 
-Debian ships the container module as source only; it is built here and neither its source nor its binary is kept in the
-repository.  semodule(8) works on another root without SELinux in the running kernel.
+Debian 12 ships the container module as source only; it is built here and neither its source nor its binary is kept in
+the repository.  semodule(8) works on another root without SELinux in the running kernel.
 
 Must not touch this machine's own policy, nor anything outside the folder that it is given.
 """
@@ -19,6 +19,8 @@ import sys
 POLICY_PACKAGE = "selinux-policy-default"
 CONTAINER_MODULES = ("container", "docker", "podman")
 STORE = "default"
+# tests/newest.sh leaves it there: another release's.
+_KEPT = f"/var/cache/{POLICY_PACKAGE}_*.deb"
 _SOURCES = "/usr/src/selinux-policy-src.tar.zst"
 _DEVELOPMENT = "/usr/share/selinux/devel/Makefile"
 
@@ -40,28 +42,36 @@ def download(folder: str, *packages: str) -> list[str]:
 
 
 def version() -> str:
-    """Of the package that this machine would download."""
+    """Of the package that this machine has kept or would download."""
+    if kept := glob.glob(_KEPT):
+        return os.path.basename(kept[0])
     text = run("apt-cache", "policy", POLICY_PACKAGE)
     return next(line.split()[-1] for line in text.splitlines() if "Candidate:" in line)
 
 
 def link(root: str, scratch: str) -> None:
     """The whole base policy, linked in the store below `root`."""
-    [package] = download(f"{scratch}/policy-package", POLICY_PACKAGE)
+    [package] = glob.glob(_KEPT) or download(f"{scratch}/policy-package", POLICY_PACKAGE)
     shipped = f"{scratch}/policy"
+    os.makedirs(shipped)
     run("dpkg", "-x", package, shipped)
-    sources = f"{scratch}/container-policy"
-    os.makedirs(sources)
-    names = [f"*/policy/modules/services/{name}.{end}" for name in CONTAINER_MODULES for end in ("te", "fc")]
-    run("tar", "-C", sources, "--strip-components=4", "--wildcards", "-xf", _SOURCES, *names)
-    packages = [f"{name}.pp" for name in CONTAINER_MODULES]
-    run("make", "-f", _DEVELOPMENT, *packages, cwd=sources)
-    shutil.copytree(f"{shipped}/etc/selinux", f"{root}/etc/selinux", dirs_exist_ok=True)
-    os.makedirs(f"{root}/var/lib/selinux", exist_ok=True)
     folder = f"{shipped}/usr/share/selinux/{STORE}"
     with open(f"{folder}/.modules", encoding="ascii") as file:
         modules = [f"{folder}/{name}.pp.bz2" for name in file.read().split()]
-    install(root, *modules, *[f"{sources}/{name}" for name in packages])
+    if not os.path.exists(f"{folder}/{CONTAINER_MODULES[0]}.pp.bz2"):
+        modules += _container_modules(f"{scratch}/container-policy")
+    shutil.copytree(f"{shipped}/etc/selinux", f"{root}/etc/selinux", dirs_exist_ok=True)
+    os.makedirs(f"{root}/var/lib/selinux", exist_ok=True)
+    install(root, *modules)
+
+
+def _container_modules(folder: str) -> list[str]:
+    os.makedirs(folder)
+    names = [f"*/policy/modules/services/{name}.{end}" for name in CONTAINER_MODULES for end in ("te", "fc")]
+    run("tar", "-C", folder, "--strip-components=4", "--wildcards", "-xf", _SOURCES, *names)
+    packages = [f"{name}.pp" for name in CONTAINER_MODULES]
+    run("make", "-f", _DEVELOPMENT, *packages, cwd=folder)
+    return [f"{folder}/{name}" for name in packages]
 
 
 def store_name(root: str) -> str:

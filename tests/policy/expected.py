@@ -35,11 +35,25 @@ def added_to_refpolicy() -> frozenset[str]:
     return added | {f"GONE: {line}" for line in base - ours}
 
 
-# What refpolicy's container module has from 2024 on, and two rules of which for one domain are refused.
+# What refpolicy has from 2024 on, and two rules of which for one domain are refused; and what from 2025 and 2026 on.
 LATER = """
 (type container_tmpfs_t)
 (typetransition container_domain tmpfs_t file container_tmpfs_t)
-"""
+(type crio_conmon_t)
+(type kubelet_t)
+(type kubernetes_config_t)
+(typeattribute cgroup_types)
+(typeattributeset cgroup_types (cgroup_t nsfs_t))
+(typeattribute incus_container_domain)
+(allow incus_container_domain self (process (setfscreate)))
+(typeattribute kubernetes_container_engine_domain)
+(typeattribute kubernetes_container_domain)
+(allow kubernetes_container_domain self (process (setkeycreate)))
+""" + "".join(
+    f"(boolean container_{name} false)\n"
+    for name in ("execmod_ro_files", "use_host_all_caps", "use_hugetlbfs", "use_mknod", "use_sysadmin")
+    + ("use_userns_all_caps", "use_userns_mknod", "use_userns_sysadmin")
+)
 
 
 @lru_cache

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from tests.policy import debian
 
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-CACHE = os.path.join(REPOSITORY, ".build", "policy")
+CACHE = os.path.join(REPOSITORY, os.environ.get("POLICIES", ".build/policy"))
 FOLDER = os.environ.get("OUR_POLICY", os.path.join(REPOSITORY, "policy"))
 MODULES = ("nvidia_container", "oci_gpu_hook")
 

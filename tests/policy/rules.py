@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from typing import NamedTuple
 
 from tests.policy.debian import run
@@ -68,6 +69,17 @@ def memberships(policy: str) -> frozenset[str]:
             names = [name for name in match.group(2).split(", ") if name and not _MADE_UP.search(name)]
             lines += [f"attribute {name} has {match.group(1)}" for name in names]
     return frozenset(lines)
+
+
+@lru_cache
+def members(policy: str) -> dict[str, list[str]]:
+    """The types of each attribute."""
+    found: dict[str, list[str]] = {}
+    for line in memberships(policy):
+        if line.startswith("attribute "):
+            _, name, _, member = line.split()
+            found.setdefault(name, []).append(member)
+    return found
 
 
 def attributes(policy: str, name: str) -> frozenset[str]:

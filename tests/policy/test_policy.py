@@ -35,7 +35,18 @@ MORE_THAN_CONTAINER_T = {
     "allow THIS tmpfs_t:file { getattr map open read write }; [ nvidia_container_use_mps ]:True",
     "type_transition THIS tmpfs_t:file container_file_t;",
 }
-# The same of nvidia_agent_t.  Rules for kubelet_t are not here: this policy has no such domain.
+# Where a policy has such a domain: Debian 13's.
+KUBELETS = {
+    "allow THIS kubelet_t:unix_stream_socket connectto; [ nvidia_agent_use_kubelet ]:True",
+    "allow kubelet_t THIS:unix_stream_socket connectto;",
+}
+# What every pod there may do, but no agent: to some of the host's files, and to connect to other pods.
+PODS = "kubernetes_container_domain"
+PODS_OWN = re.compile(
+    "to (container_log|container_runtime|container_var_lib|kubernetes_config|kubernetes_plugin)_t:"
+    "|(to|by) [a-z_]+:unix_stream_socket connectto$"
+)
+# The same of nvidia_agent_t.
 AGENT_MORE_THAN_CONTAINER_T = {
     *(line for line in MORE_THAN_CONTAINER_T if not re.search("_use_dri|_use_mps", line)),
     "allow nvidia_service_domain THIS:unix_stream_socket connectto;",
@@ -53,16 +64,32 @@ AGENT_MORE_THAN_CONTAINER_T = {
 concerning = functools.lru_cache(rules.concerning)
 
 
-def test_two_types_are_compared_by_what_they_may_do(ours: str) -> None:
+def test_two_types_are_compared_by_what_they_may_do() -> None:
     """However the rules are split, and whether a boolean lets one do what the other always may."""
-    plain, confined = [compare.permitted(ours, it) for it in (compare.PLAIN, compare.CONFINED)]
-    assert compare.lacking(plain, confined) == []
-    assert "to container_file_t:chr_file map" in compare.lacking(confined, plain)
     file = ("to", "a_t", "file")
     split = {(*file, ""): {"read"}, (*file, "[ b ]:True"): {"write"}}
     whole = {(*file, ""): {"read", "write"}}
     assert compare.lacking(split, whole) == []
     assert compare.lacking(whole, split) == ["to a_t:file write"]
+
+
+@pytest.mark.parametrize(
+    ("name", "more"), [("nvidia_container_t", MORE_THAN_CONTAINER_T), ("nvidia_agent_t", AGENT_MORE_THAN_CONTAINER_T)]
+)
+def test_on_a_policy_of_any_age_our_type_may_do_what_container_t_may_and_the_listed(
+    ours: str, name: str, more: set[str]
+) -> None:
+    plain, confined = [compare.permitted(ours, it) for it in ("container_t", name)]
+    known = "type kubelet_t" in rules.memberships(ours) and name == "nvidia_agent_t"
+    allowed = compare.listed(ours, more | (KUBELETS if known else set()))
+    both = {key: plain.get(key, set()) | allowed.get(key, set()) for key in {*plain, *allowed}}
+    missing = compare.lacking(plain, confined)
+    gone = rules.attributes(ours, "container_t") ^ rules.attributes(ours, name)
+    if name == "nvidia_agent_t":
+        missing, gone = [it for it in missing if not PODS_OWN.match(it)], gone - {PODS}
+    assert (missing, gone) == ([], set())
+    assert compare.lacking(confined, both) == []
+    assert compare.lacking(allowed, confined) == []
 
 
 def test_the_modules_add_to_debians_policy_exactly_what_is_listed() -> None:
