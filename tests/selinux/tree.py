@@ -116,6 +116,8 @@ class Tree:
         stamp = f"{self.base.folder}/modules"
         files = [f"{policy}/{name}.cil" for name in OUR_MODULES]
         files.append(TESTS_MODULES[self.base.policy])
+        if b"kubelet_t" not in _bytes(debian.binary(self.root)):
+            files.append(f"{HERE}/guest/kubelet.cil")
         digest = hashlib.sha256(b"".join(_bytes(file) for file in files)).hexdigest()
         if os.path.exists(stamp) and _bytes(stamp).decode() == digest:
             return False

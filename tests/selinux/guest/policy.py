@@ -7,6 +7,7 @@ from it.
 
 from __future__ import annotations
 
+import os
 from typing import NamedTuple
 
 CONFIG = "/etc/selinux/config"
@@ -31,6 +32,8 @@ class Policy(NamedTuple):
     configs_type: str
     # What engines make on the host outside /run.
     made: tuple[str, ...]
+    # What a container may read of it.
+    executor_is_closed: bool = True
 
 
 REFPOLICY = Policy(
@@ -45,6 +48,8 @@ REFPOLICY = Policy(
     configs_type="container_var_lib_t",
     made=(),
 )
+# Debian 13's: what engines and kubelet keep is of one type, and every pod's volume may have it.
+LATER = REFPOLICY._replace(executor_is_closed=False)
 TARGETED = Policy(
     engine="container_runtime_t",
     podman="container_runtime_t",
@@ -63,9 +68,11 @@ TARGETED = Policy(
 def _here() -> Policy:
     try:
         with open(CONFIG, encoding="ascii") as file:
-            return TARGETED if "SELINUXTYPE=targeted\n" in file else REFPOLICY
+            if "SELINUXTYPE=targeted\n" in file:
+                return TARGETED
     except FileNotFoundError:
-        return REFPOLICY
+        pass
+    return LATER if os.path.exists("/sys/fs/selinux/booleans/container_use_host_all_caps") else REFPOLICY
 
 
 HERE = _here()
