@@ -14,10 +14,10 @@ import pytest
 
 from tests import manual
 from tests.docker.dockerd import LOOK, docker, nodes, opened, tried
-from tests.integration.engines import in_turn, podman, version
+from tests.integration.engines import NO_PIDS_LIMIT, in_turn, podman, version
 from tests.integration.inside import node
 
-OPTIONS = "--network=none --pids-limit=0 --ulimit nofile=1024:1024 --ulimit nproc=1024:1024"
+OPTIONS = f"--network=none {NO_PIDS_LIMIT} --ulimit nofile=1024:1024 --ulimit nproc=1024:1024"
 HAS_CDI = version("docker-compose") >= (2,)
 RESERVATIONS, RUNTIME, CDI = manual.blocks("oci-gpu-hook-docker.7", "COMPOSE")
 ENVIRONMENT = RUNTIME.replace("    runtime: oci-gpu-runtime\n", "")

@@ -173,5 +173,6 @@ class Content:
         self.files[NOMEMLOCK] = f"{built}/libexec/{os.path.basename(NOMEMLOCK)}"
         self.texts[f"{HOOKS_FOLDER}/00-gpunode-procdriver.json"] = json.dumps(HOOK)
         self.texts[f"{CDI_FOLDER}/gpunode.json"] = json.dumps(SPEC)
+        self.texts[f"{LIBEXEC}/containers.conf"] = "[containers]\npids_limit = 0\n"
         for name in ("proc", "sys"):
             self.texts[f"{LIBEXEC}/{name}/.keep"] = ""

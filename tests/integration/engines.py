@@ -334,6 +334,10 @@ def version(program: str) -> tuple[int, ...]:
 # podman from 5.4 on starts the hooks of CDI specs before those of hooks.d: the simulated driver is a device, too, and
 # the first.
 _CDI_FIRST = version("podman") >= (5, 4)
+# runc from 1.4 on takes a limit of 0 for one.  That there is none a file says, which podman before 4.5 does not read.
+_BY_FILE = version("podman") >= (4, 5)
+NO_PIDS_LIMIT = "" if _BY_FILE else "--pids-limit=0"
+_PODMAN = f"{'env CONTAINERS_CONF_OVERRIDE=/usr/libexec/gpunode/containers.conf ' if _BY_FILE else ''}podman"
 _SPECS = "--cdi-spec-dir /etc/cdi --cdi-spec-dir /var/run/cdi --cdi-spec-dir /usr/libexec/gpunode/cdi"
 _FIRST = ["gpunode.test/driver=proc"] if _CDI_FIRST else []
 
@@ -345,7 +349,7 @@ def cdi_devices(*devices: str) -> str:
 def podman(words: str, *, runtime: str, folder: Path, run: str = "/run/c", cgroups: str = "cgroupfs") -> str:
     """The shell command of podman with storage of its own and the hooks of a host; run: its state."""
     return (
-        f"podman --root {folder}/storage --runroot {run} --storage-driver vfs --runtime {runtime} "
+        f"{_PODMAN} --root {folder}/storage --runroot {run} --storage-driver vfs --runtime {runtime} "
         f"--cgroup-manager={cgroups} --events-backend=none {_SPECS if _CDI_FIRST else ''} "
         f"--hooks-dir /usr/libexec/gpunode/hooks.d --hooks-dir /usr/share/containers/oci/hooks.d {words}"
     )
@@ -353,7 +357,7 @@ def podman(words: str, *, runtime: str, folder: Path, run: str = "/run/c", cgrou
 
 # Without CAP_SYS_RESOURCE no limit can be raised; and a network costs time.
 PODMAN_RUN = (
-    "run --pids-limit=0 --ulimit nofile=1024:1024 --ulimit nproc=1024:1024 --network=none "
+    f"run {NO_PIDS_LIMIT} --ulimit nofile=1024:1024 --ulimit nproc=1024:1024 --network=none "
     "--cap-add=mknod --security-opt seccomp=unconfined"
 )
 
@@ -366,7 +370,9 @@ def run_podman(
 
 
 def with_podman(script: str, **node: Any) -> Outcome:
-    """As on_node, for a script that starts podman."""
+    """As on_node, for a script that starts podman, which from 6 on knows no cgroup v1."""
+    if version("podman") >= (6,):
+        node["cgroup"] = "v2"
     try:
         return on_node(script, **node)
     finally:

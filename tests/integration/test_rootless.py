@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.integration.conftest import Maker
-from tests.integration.engines import REPOSITORY, Outcome, on_node, podman
+from tests.integration.engines import NO_PIDS_LIMIT, REPOSITORY, Outcome, on_node, podman
 
 USER, FIRST = 64_123, 6_553_600
 # What a user's engine has: folders of the user's, and of the first of the user's further ids, as podman's keep-id has.
@@ -95,7 +95,7 @@ def test_a_users_folders_count_in_the_users_own_namespace_alone() -> None:
 
 
 # Rootless podman without systemd: crun gets no cgroups, runc has some to itself.
-ENGINES = {"crun": "--cgroups=disabled", "runc": "--pids-limit=0"}
+ENGINES = {"crun": "--cgroups=disabled", "runc": NO_PIDS_LIMIT}
 
 # A job's scratch folder, made by root in a sticky one; the user's own folders.
 PLACES = {"home": ("/run/user-home/kept", "0755"), "scratch": ("/tmp/job/kept", "0755"), "open": ("/tmp/kept", "0777")}
