@@ -107,7 +107,8 @@ def _users(kind: EngineKind) -> str:
         raise UsageError("--user is for a user's own rootless engine, and you are root", "run it as that user")
     folder = os.environ.get("XDG_CONFIG_HOME", "")
     folder = folder if folder[:1] == "/" else os.path.abspath(os.path.expanduser("~/.config"))
-    return f"{folder}/{kind.ours.removeprefix('/etc/')}"
+    # podman 6 reads one drop-in of a name: a user's would be in the place of root's.
+    return f"{folder}/{kind.ours.removeprefix('/etc/')}".replace("-hook.conf", "-hook.user.conf")
 
 
 def _put(host: HostRoot, file: enginefile.EngineFile, change: enginefile.Change, dry: bool, again: str) -> None:

@@ -60,6 +60,8 @@ def test_rootless_needs_no_option_once_podman_is_configured(tmp_path: Path, driv
             f"{user} {configure} --user; {user} {configure} --user --remove; try removed",
             f"rm {conf}/containers.conf; cp -r /usr/libexec/gpunode/hooks.d /run/both; mkdir -p /etc/containers",
             f"echo '[engine]\nhooks_dir = [\"/run/both\"]' >/etc/containers/containers.conf; {configure}; try root",
+            f"{user} {configure} --user --set-as-default >/dev/null 2>&1; try both",
+            f"{user} {configure} --user --remove >/dev/null 2>&1",
             "rm -r /etc/containers/containers.conf*",
             "cp /usr/libexec/gpunode/hooks.d/* /usr/share/containers/oci/hooks.d/; try default",
             "oci-gpu-hook cdi generate --output /etc/cdi/nvidia.yaml >/dev/null 2>&1; echo == cdi",
@@ -69,11 +71,11 @@ def test_rootless_needs_no_option_once_podman_is_configured(tmp_path: Path, driv
     # podman's pause process would keep the node's namespace alive.
     out = on_node(f"{{ {steps}\n}} 2>&1; pkill -U 64123 || true").printed()
     parts = dict([part.split("\n", 1) for part in out.split("== ")[1:]])
-    place = f"{conf}/containers.conf.d/99-oci-gpu-hook.conf"
+    place = f"{conf}/containers.conf.d/99-oci-gpu-hook.user.conf"
     served = "cuInit 0, 2 devices\n"
     assert served not in parts["before"] and served not in parts["removed"], out
     assert parts["user"] == f"{served}nothing to do in {place}\nremoved {place}\n", out
-    assert parts["root"] == served, out
+    assert parts["root"] == served and parts["both"] == served, out
     assert parts["default"] == served, "where no file says another folder, rootless podman reads that of packages"
     assert parts["cdi"] == served, "the same spec serves root's containers and users'"
 

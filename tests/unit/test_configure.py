@@ -563,7 +563,8 @@ def test_podman_gets_our_runtime_in_front_of_its_own(program: Program, tree: Pat
 
 @pytest.mark.usefixtures("user")
 def test_podman_for_one_user(program: Program, tree: Path) -> None:
-    place = "/homes/user/.config/containers/containers.conf.d/99-oci-gpu-hook.conf"
+    # Of drop-ins of one name podman 6 reads one alone: another than root's, and behind it.
+    place = "/homes/user/.config/containers/containers.conf.d/99-oci-gpu-hook.user.conf"
     (tree / "etc/containers/oci/hooks.d").mkdir(parents=True)
     # podman 6 reads it for root alone.
     planted(tree, "etc/containers/containers.rootful.conf.d/1.conf", f'[engine]\nhooks_dir = ["{HOOKS}"]\n')
@@ -591,7 +592,7 @@ def test_what_is_in_a_path_is_not_in_the_way(program: Program, tree: Path, monke
     (tree / "srv\x7f").mkdir()
     planted(tree, "homes/u.d/.config/containers/containers.conf", '[engine]\nhooks_dir = ["/srv\\u007f"]\n')
     program(*words(tree, "podman", "--user"))
-    ours = (tree / "homes/u.d/.config/containers/containers.conf.d/99-oci-gpu-hook.conf").read_bytes()
+    ours = (tree / "homes/u.d/.config/containers/containers.conf.d/99-oci-gpu-hook.user.conf").read_bytes()
     assert installed.parse_toml(ours)["engine"] == {"hooks_dir": ["/srv\x7f", HOOKS]}
 
 

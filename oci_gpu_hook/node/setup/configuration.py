@@ -158,10 +158,9 @@ def podman(host: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
     told = []
     base, kind = file.path.rpartition(".d/")[0], PODMAN
     if file.is_users:
-        of_users = [path.replace(".rootful.", ".rootless.") for path in PODMAN.files]
-        # Behind each such folder comes the one in it that is this user's.
-        own = f".rootless.conf.d/{os.geteuid()}/"
-        both = [it for path in of_users for it in (path, path.replace(".rootless.conf.d/", own))]
+        # Behind each folder of users comes the one in it that is this user's.
+        own = ".rootless.conf.d/", f".rootless.conf.d/{os.geteuid()}/"
+        both = [path.replace(".rootful.conf.d/", it) for path in PODMAN.files for it in own]
         kind = PODMAN._replace(files=(*both, base, f"{base}.d/*.conf"))
     files = _settings(host, kind, file)
     folders, by = installed.hook_folders(PODMAN, files)
