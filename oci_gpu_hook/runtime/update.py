@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The resources that an engine sets for a container that runs (``update``), without the devices that it knows of.
 
-containerd writes the device rules of config.json into each update.  runc passes over them.  crun puts them in force
-again, and denies the devices that the hook has allowed.  So these are left out; others are what somebody wants now.
-
+containerd writes the device rules of config.json into each update, podman all but a CDI spec's, the last (rw in ours).
+crun alone puts them in force, which denies the hook's and those: they are left out; others are what somebody wants now.
 hooks.d/oci-gpu-runtime starts this with the words CONFIG RESOURCES LOG: crun's copy of config.json, the file with the
 resources, ``-`` for stdin, and the runtime's log, "" for none.  The resources go to stdout, not changed otherwise.
 """
@@ -21,7 +20,6 @@ from oci_gpu_hook.request.state import object_of, open_file, read_bytes, read_ob
 from oci_gpu_hook.runtime import create
 
 _STDIN, _STDOUT = 0, 1
-_DEVICES = "devices"
 
 
 def main() -> None:
@@ -46,8 +44,10 @@ def without_devices(data: bytes, config: str) -> bytes:
         wanted = Bundle("", {"linux": {"resources": resources}}).device_rules()
     except BundleError:
         return data
-    if not wanted or wanted != Bundle(config, read_object(config, open_file(config))).device_rules():
+    rules = Bundle(config, read_object(config, open_file(config))).device_rules() if wanted else ()
+    others = {(it.allow, it.access) for it in rules[len(wanted) :]} - {(True, "rw")}
+    if not wanted or wanted != rules[: len(wanted)] or others:
         return data
     text = data.decode()
-    members = jsontext.members(text, text.index("{"))
-    return f"{{{','.join([text[at:end] for name, at, _, end in members if name != _DEVICES])}}}".encode()
+    kept = [text[at:end] for name, at, _, end in jsontext.members(text, text.index("{")) if name != "devices"]
+    return f"{{{','.join(kept)}}}".encode()

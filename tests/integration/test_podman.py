@@ -94,9 +94,16 @@ def test_our_runtime_goes_before_podmans(root: Path, tmp_path: Path) -> None:
         podman inspect --format '{{{{.OCIRuntime}}}}' front
         podman exec front nvidia-smi -L
         ls /run/crun
-        podman rm --force --time 0 front >/dev/null
+        # As "podman update" of 5.4 and later sends them: without a CDI spec's.
+        jq '{{devices: .linux.resources.devices}}' /run/crun/*/config.json >/run/rules
+        oci-gpu-hook cdi generate --output /etc/cdi/nvidia.yaml >/dev/null
+        podman {PODMAN_RUN} --detach --name cdi --log-driver=k8s-file {cdi_devices("nvidia.com/gpu=1")} \
+            --rootfs {root} sleep 1000 </dev/null >/run/id
+        for id in $(ls /run/crun); do oci-gpu-runtime update --resources /run/rules $id; done
+        for name in front cdi; do podman exec $name nvidia-smi; done
+        podman rm --force --time 0 front cdi >/dev/null
     """
-    _, setting, runtime, gpu, _ = with_podman(script).printed().splitlines()
+    _, setting, runtime, gpu, *_ = with_podman(script).printed().splitlines()
     assert (setting, runtime) == ("runtime = /usr/bin/crun", "oci-gpu-runtime")
     assert gpu.startswith("GPU 0: ")
 

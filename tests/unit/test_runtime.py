@@ -258,6 +258,11 @@ def test_the_rules_that_are_in_force_are_left_out(tmp_path: Path, rules: Any, in
     # As runc spells the rule for all devices.
     spelled = [{"type": "a", "major": -1, "minor": -1, **rule} for rule in rules]
     assert update.without_devices(json.dumps({"devices": spelled}).encode(), with_rules(tmp_path, rules)) == b"{}"
+    # Behind them stand those of a CDI spec, which podman leaves out.
+    for access, allow in (("rw", True), ("rwm", True), ("rw", False)):
+        more = [*rules, {"allow": True, "type": "c", "access": "rw"}, {**FUSE, "access": access, "allow": allow}]
+        left = update.without_devices(text.encode(), with_rules(tmp_path, more)).decode()
+        assert ("devices" in left) == ((access, allow) != ("rw", True))
 
 
 @pytest.mark.parametrize(
