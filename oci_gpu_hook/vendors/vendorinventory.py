@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     See = Callable[[str], object]
 
 # See `inventory.HEADING`.
-HEADING = b"oci-gpu-hook vendors e0373b26\n"
+HEADING = b"oci-gpu-hook vendors 521534d0\n"
 PREFIX = "vendor."
 
 LARGEST_FILE = 1 << 20
@@ -70,7 +70,7 @@ class Group(NamedTuple):
 
 
 class Vendor(NamedTuple):
-    """One vendor: what its file says, and in place of `groups` and `source`, once they were surveyed, what a host has.
+    """One vendor: what its file says, and in place of `groups`, once they were surveyed, what a host has.
 
     groups: those that a request gets; source: where the version is, a kind (``text``, ``module``, ``file``, "") and its
     value; environment: what programs in a container may need, which a hook cannot set; kernel: the lowest release;

@@ -80,7 +80,6 @@ class Survey:
         files = [file for file in self._files.values() if not self._is_within(file.target, file.path, mounted)]
         return vendor._replace(
             groups=(),
-            source=("", ""),
             version=version,
             patterns=tuple([it._replace(group=group.name) for group in vendor.groups for it in group.devices]),
             libraries=tuple([it for it in libraries if it not in cached]),
@@ -104,9 +103,7 @@ class Survey:
     def _version_of(self, kind: str, path: str) -> str:
         if kind == "module":
             path = f"/sys/module/{path.replace('-', '_')}/version"
-        elif kind == "file":
-            self._see(path)
-        else:
+        elif kind != "file":
             return path
         data = self._texts[path] = self._host.read(path)
         found = next(iter((data or b"").decode("utf-8", "replace").split()), "")
