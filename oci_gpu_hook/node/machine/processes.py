@@ -92,7 +92,7 @@ def _is_hosts(host: HostRoot, pid: int, path: str) -> bool:
     """
     # Real, effective, saved and filesystem user; none if it has ended (proc_pid_status(5)).
     owners = set(_numbers(_status(host, pid).get("Uid", "")))
-    if len(owners) == 1 and owners == {posix.geteuid()} != {0}:
+    if owners == {posix.geteuid()} != {0}:
         return True
     # Not by the mount namespace: a service of systemd's, such as ours, can have one of its own.
     if owners != {0} or not is_in_our_users(host, pid):
