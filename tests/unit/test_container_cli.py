@@ -7,21 +7,32 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from oci_gpu_hook import apply, asking
 from oci_gpu_hook.cli import VERSION
+from oci_gpu_hook.container import rootfs
 from oci_gpu_hook.errors import ApplyError, UsageError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel import mountinfo
 from oci_gpu_hook.node.diagnosis import PASS, WARN, enginecheck
 from oci_gpu_hook.node.gpus import driverlist
+from oci_gpu_hook.operations import Device, Mount, OpenCgroup, Service
+from oci_gpu_hook.planning.plan import Plan
+from oci_gpu_hook.report.progress import Progress
 from oci_gpu_hook.request import containercli, parse
 from oci_gpu_hook.request.selectors import Request
 from oci_gpu_hook.request.settings import Settings
+from oci_gpu_hook.runtime import configure
 from tests.unit import cdi_engine, hosts
+from tests.unit.containers import CONTAINER, DEBIAN
 from tests.vocabulary.host import FACTS, plant
+
+if TYPE_CHECKING:
+    from oci_gpu_hook.operations import Operation
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -89,6 +100,45 @@ def test_a_list_needs_no_privilege(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(driverlist, "HostRoot", lambda: HostRoot(str(tmp_path)))
     call = containercli.parse_call(["list", "--mig-config=all", "--device=all"])
     assert {"/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap1"} <= {*driverlist.paths(call)}
+
+
+def mount(path: str) -> Mount:
+    return Mount(path, path, (), True, "")
+
+
+def service(path: str) -> Service:
+    return Service(path, path, 0, True, "")
+
+
+# What goes with a word; and what goes with none, though its path has some of their names in it.
+GOES: dict[str, Operation] = {
+    "no-devbind": Device("/dev/nvidia0", "c", 195, 0, "rw", 0o666, 0, 0, "/dev/nvidia0", True, ""),
+    "no-persistenced": service("/run/nvidia-persistenced/socket"),
+    "no-fabricmanager": service("/run/nvidia-fabricmanager/socket"),
+    "no-gsp-firmware": mount("/lib/firmware/nvidia/580.65.06/gsp_ga10x.bin"),
+}
+CGROUP = "/sys/fs/cgroup/dev/firmware/nvidia-fabricmanager"
+STAYS = (mount("/usr/lib64/libcuda.so.580.65.06"), OpenCgroup("v2", CGROUP, CGROUP, (), (), True, ""))
+
+
+@pytest.mark.parametrize("word", ["cuda-compat-mode=disabled", "cuda-compat-mode=mount", *GOES])
+def test_what_a_caller_does_not_want_is_left_out(monkeypatch: pytest.MonkeyPatch, word: str) -> None:
+    seen: list[Any] = []
+
+    def decide(_bundle: object, request: Request, allowed: Settings, *_: object, **_more: object) -> Plan:
+        seen.append(allowed.cuda_forward_compatibility)
+        return Plan(CONTAINER, DEBIAN, request, (*GOES.values(), *STAYS), ())
+
+    def run_plan(plan: Plan, *_: object, **_more: object) -> tuple[str, ...]:
+        seen.append(plan.operations)
+        return ()
+
+    monkeypatch.setattr(configure, "decide", decide)
+    monkeypatch.setattr(apply, "run", run_plan)
+    monkeypatch.setattr(rootfs, "of_caller", lambda *_: SimpleNamespace(fd=-1))
+    monkeypatch.setattr(asking.Question, "settings", lambda _: DEFAULTS)
+    configure._configure(Progress(), containercli.parse_call(["configure", "--device=0", f"--{word}", "/r"]))
+    assert seen == [not word.endswith("disabled"), (*[GOES[it] for it in GOES if it != word], *STAYS)]
 
 
 def run(*words: str, stdout: int = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
