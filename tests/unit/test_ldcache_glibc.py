@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from oci_gpu_hook.formats import ldcache
-from tests.unit.test_ldcache import AARCH64, X86_64, Entry, merge, parse, shuffled, unmarked
+from tests.unit.test_ldcache import AARCH64, X86_64, Entry, _patched, merge, parse, shuffled, unmarked
 
 _PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
 LDCONFIG = shutil.which("ldconfig", path=_PATH)
@@ -171,3 +171,5 @@ def test_a_cache_for_aarch64_is_ordered_by_characters_without_a_sign() -> None:
     data = merge(None, [Entry(name, b"/" + name, AARCH64) for name in names])
     assert [entry.soname for entry in parse(data).entries] == sorted(names, key=by_glibc, reverse=True)
     assert parse(merge(shuffled(data), [])) == parse(data)
+    # Without any extensions nobody says who has written it.
+    assert parse(merge(_patched(32, 0, shuffled(data)), [])) == parse(data)
