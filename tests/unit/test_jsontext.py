@@ -53,6 +53,8 @@ def test_it_reads_what_json_writes() -> None:
 def test_what_is_no_json_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError):
         jsontext.loads(text.encode())
+    with pytest.raises(ValueError, match="the key 'a' twice"):
+        jsontext.loads(b'{"a": 1, "a": 1}', unique=True)
 
 
 PIECES = [*(b"{", b"}", b"[", b"]", b",", b":", b" ", b"\n", b'"a"', b'"', b"\\", b"1", b"-", b".5", b"e9", b"0"),
