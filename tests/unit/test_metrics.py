@@ -268,7 +268,10 @@ def test_the_last_validation_counts_for_its_driver() -> None:
 
 def test_the_number_of_series_has_a_bound() -> None:
     many = [held(UUID, "", str(number), "", "", "") for number in range(2000)]
-    assert len([key for key in samples(node(held=many)) if "container_info" in key]) == 512
+    uses = [(labels, MemoryUse("", 1, 0, 0)) for labels in many]
+    found = samples(node(held=many, memory=uses))
+    for name in ("container_info", "memory_used"):
+        assert len([key for key in found if name in key]) == 512
 
 
 @examples(40)

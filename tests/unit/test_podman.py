@@ -53,7 +53,7 @@ def test_nothing_else_does(tmp_path: Path, bundle: str, id: str) -> None:
 @pytest.mark.parametrize(
     "text",
     ["", "[]", f'[{{"id":"{ID}"', listed({"id": ID})]
-    + [listed({"id": ID, "metadata": it}) for it in (1, "x", "[]", "{}", '{"image-name":1}')],
+    + [listed({"id": ID, "metadata": it}) for it in (1, "x", "[]", "{}", '{"image-name":1}', "\ud800")],
 )
 def test_a_record_that_says_nothing(tmp_path: Path, text: str) -> None:
     assert image(tmp_path, text) == ""
