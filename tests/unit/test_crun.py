@@ -40,12 +40,15 @@ def lost(**annotations: str) -> State:
 
 
 @pytest.mark.parametrize(
-    "line", ["crun create --bundle {} c1", "crun run -b {} c1", "crun --debug run --bundle={} --pid-file p c1"]
+    "line",
+    ["crun create --bundle {} c1", "crun run -b {} c1", "crun --debug run --bundle={} --pid-file p c1"]
+    # What is not UTF-8, too.
+    + ["crun --log /l\udcff run -b {} c1"],
 )
 def test_the_command_line_names_the_bundle(proc: dict[str, bytes], tmp_path: Path, line: str) -> None:
     (tmp_path / "config.json").touch()
     command = [word.format(tmp_path) for word in line.split()]
-    proc[f"/proc/{PARENT}/cmdline"] = "\0".join([*command, ""]).encode()
+    proc[f"/proc/{PARENT}/cmdline"] = "\0".join([*command, ""]).encode(errors="surrogateescape")
     assert crun.bundle_of(lost()) == str(tmp_path)
     # Of another container, or of a program between crun and us.
     assert crun.bundle_of(lost()._replace(id="another")) == ""

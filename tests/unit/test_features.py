@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from oci_gpu_hook.cli import features
@@ -102,6 +102,7 @@ def test_only_devices_that_can_be_served_are_told_of(monkeypatch: pytest.MonkeyP
 
 @examples(40)
 @given(words=st.lists(st.text(), min_size=5, max_size=5), number=st.integers(-5, 1 << 70))
+@example(words=[f"{'a' * 62}-b"] * 5, number=1)
 def test_kubernetes_takes_every_label(words: list[str], number: int) -> None:
     """Whatever a driver, its version and a vendor's file say of themselves."""
     last = Validation(number, words[0], (StepResult("driver", "passed", words[1]),))
