@@ -17,6 +17,7 @@ from oci_gpu_hook.cli import containerreport
 from oci_gpu_hook.container import devicecgroup
 from oci_gpu_hook.errors import UsageError
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.diagnosis import containercheck
 from oci_gpu_hook.node.engines import containers
 from oci_gpu_hook.node.engines.containers import ContainerNames
 from oci_gpu_hook.node.machine import processes
@@ -228,6 +229,21 @@ def test_a_gpu_that_hangs_in_the_kernel_does_not_hold_doctor(tmp_path: Path, mon
         for child in children:
             kill(child, 9)
             os.waitpid(child, 0)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "is_paused"),
+    [("freezer/c/freezer.state", word, word != "THAWED") for word in ("FROZEN", "FREEZING", "THAWED")]
+    + [("devices/c/cgroup.freeze", word, word == "1") for word in "01"],
+)
+def test_no_process_enters_a_container_that_is_paused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, text: str, is_paused: bool
+) -> None:
+    hosts.plant(tmp_path, f"sys/fs/cgroup/{file}", f"{text}\n")
+    monkeypatch.setattr(containerreport, "_open_all", lambda *_: {})
+    root, inside = HostRoot(str(tmp_path)), ContainerRoot(HostRoot(), os.getpid())
+    found = containerreport._opened(root, inside, os.getpid(), "/sys/fs/cgroup/devices/c", {"/dev/nvidia0": (195, 0)})
+    assert (found == containercheck.PAUSED) == is_paused
 
 
 def test_a_cgroups_name_says_whose_it_is() -> None:

@@ -163,7 +163,7 @@ def test_the_request_is_for_what_may_be_had() -> None:
     def asked(settings: Settings, label: str = "") -> Any:
         return containerstep.configuration("name", settings, "/lib/ld.so", label)
 
-    for allowed, wanted in ((("video", "utility", "compute"), "compute,utility"), (("video",), "video")):
+    for allowed, wanted in ((("video", "utility", "compute"), "compute,utility"), (("video", "ngx"), "video")):
         document = asked(Settings(allowed_capabilities=allowed))
         assert f"NVIDIA_DRIVER_CAPABILITIES={wanted}" in document["process"]["env"]
         assert document["process"]["capabilities"]["bounding"] == []
