@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -191,6 +192,13 @@ def test_a_registration_that_is_a_link_to_nowhere_is_passed_over_as_engines_do(t
     hosts.plant(tmp_path, f"{VENDORS_FOLDER[1:]}/there.json", "")
     (tmp_path / VENDORS_FOLDER[1:] / "gone.json").symlink_to("/nowhere")
     assert [it.path for it in installed.of_engines(HostRoot(str(tmp_path)), ())] == [f"{VENDORS_FOLDER}/there.json"]
+
+
+def test_the_installation_that_is_looked_at_is_the_one_that_engines_start(tmp_path: Path) -> None:
+    text = json.dumps({"hook": {"path": "/opt/oci-gpu-hook"}, "when": {"always": True}, "stages": ["prestart"]})
+    root = host(tmp_path, **{f"{VENDORS_FOLDER}/{installed.REGISTRATION}": text})
+    found = [one.seen for one in doctor.of_host(root, None) if one.check == "installation"]
+    assert found == ["/opt/oci-gpu-hook is not there or cannot be run"]
 
 
 def test_each_engine_is_known_wherever_one_must_be() -> None:
