@@ -71,7 +71,7 @@ def test_an_output_that_is_closed_or_is_not_read_is_no_failure(end: str) -> None
 def test_a_reader_that_goes_away_at_the_end_is_met_too(word: str, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", Mock())
     monkeypatch.setattr(commands.program, "main", Mock(side_effect=BrokenPipeError))
-    assert cli.main([word]) == code
+    assert cli.main([word, "--json"]) == code
 
 
 def test_plan_says_of_wrong_settings_what_the_hook_does(program: Program, plan: list[object], tmp_path: Path) -> None:

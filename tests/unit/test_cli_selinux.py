@@ -215,6 +215,7 @@ def test_install_lets_the_hook_write_to_cgroups_where_they_are_v1s(
 def test_remove_names_others(program: Program, host: Path, semodule: Semodule, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is ours it takes: tests/policy/test_store.py."""
     modules = host / "var/lib/selinux/targeted/active/modules"
+    assert "in force" not in program("selinux", "remove", "--host-root", host)
     (modules / "400/oci_gpu_hook").mkdir(parents=True)
     assert "'semodule -X 400 -r oci_gpu_hook'" in program("selinux", "remove", "--host-root", host)
     shutil.rmtree(modules / "200")

@@ -112,6 +112,7 @@ OF = {
     for name, runtime, called in (
         ("podman", "crun", ContainerNames("podman", "web")),
         ("CRI-O", "crun", ContainerNames("CRI-O", "main", "k8s_main_gpu_ml_u_0", "gpu", "ml")),
+        ("CRI-O without its list of names", "crun", ContainerNames("CRI-O")),
         ("Docker", "runc", ContainerNames("Docker", "web")),
         ("containerd", "runc", ContainerNames("containerd", "mine")),
         ("containerd for the kubelet", "runc", ContainerNames("containerd", "train", pod="gpu")),
@@ -121,6 +122,7 @@ OF = {
 WORDS = {
     "podman": ("podman",),
     "CRI-O": ("crictl", "kubectl", "crun resume"),
+    "CRI-O without its list of names": ("crictl", "kubectl", "crun resume"),
     "Docker": ("docker",),
     "containerd": ("ctr --namespace prod",),
     "containerd for the kubelet": ("crictl", "kubectl", "runc resume"),
