@@ -274,8 +274,8 @@ def _path(value: object) -> str:
     if not isinstance(value, str) or value[:1] != "/" or value == "/":
         return ""
     # rootlesskit copies /run up, and has the host's own at /run/.roNUMBER.
-    top, name, below = value.partition("/run/.ro")
-    return f"/run/{below.partition('/')[2]}" if name and not top else value
+    top, _, below = value.partition("/run/.ro")
+    return f"/run/{below.partition('/')[2]}" if not top else value
 
 
 def names(files: Files, bundles: Iterable[str]) -> dict[str, ContainerNames]:
