@@ -208,3 +208,5 @@ def test_doctor_judges_a_specs_hook(program: Program, bare: Node, change: dict[s
     file.write_text(json.dumps(document))
     ((level, seen, remedy),) = _findings(program, bare)
     assert level == "fail" and why in seen and fix in remedy, (seen, remedy)
+    # It is written with our own program again.
+    assert "--hook" not in remedy

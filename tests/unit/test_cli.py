@@ -285,6 +285,9 @@ def test_on_this_host_modules_are_loaded_first(tree: Path, monkeypatch: pytest.M
     made, _ = command._make_nodes(root)
     assert started == ["modprobe -q nvidia-uvm", "modprobe -q nvidia-modeset"]
     assert "/dev/nvidia-uvm" in made["made"]  # type: ignore[operator]
+    # On another root no program is started.
+    monkeypatch.setattr(libselinux, "is_there", lambda root: True)
+    assert command._make_nodes(HostRoot(str(tree)))[0] == made
     (tree / proc.VERSION[1:]).unlink()
     with pytest.raises(DriverError, match="is not loaded"):
         command._make_nodes(root)

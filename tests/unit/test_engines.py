@@ -149,7 +149,7 @@ def test_what_k3s_writes_at_each_start_is_not_named_to_be_changed(tmp_path: Path
     files = {K3S: f"imports = ['{ours.rpartition('/')[0]}/*.toml']\n", ours: table}
     (default,) = diagnosis.other_hooks((), (), installed.shims(host(tmp_path / "own", **{SHIM: ""}, **files), ()))
     assert default.remedy == f"sed -i '/^ *default_runtime_name *=/d' {ours} && systemctl restart 'k3s*'"
-    gone, _ = diagnosis.containerd(host(tmp_path / "both", **files), "dnf", is_alone=True)
+    gone, _ = diagnosis.containerd(host(tmp_path / "both", **files), "dnf", is_alone=False)
     assert gone.remedy == f"vi {ours}"
 
 

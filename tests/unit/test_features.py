@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,9 @@ from oci_gpu_hook.cli import features
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.gpus import hardware
 from oci_gpu_hook.node.machine.validationrecord import STEPS, StepResult, Validation
+from tests.unit import hosts
 from tests.unit.examples import examples
+from tests.unit.program import Program
 
 # Kubernetes: validation.IsQualifiedName and IsValidLabelValue.
 NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
@@ -98,6 +101,14 @@ def test_only_devices_that_can_be_served_are_told_of(monkeypatch: pytest.MonkeyP
     found = [vendor(), vendor(kind=""), vendor(nodes=0), vendor(lacking=1)]
     monkeypatch.setattr(hardware, "find_vendors", lambda root: SimpleNamespace(vendors=found))
     assert features.others(HostRoot()) == (("acme.com/card", 2, "2.5"),)
+
+
+def test_below_another_root_its_file_is_removed(program: Program, tmp_path: Path) -> None:
+    for name in ("hook.conf", "node/f"):
+        hosts.plant(tmp_path, name, "features = /node/f\n")
+    words = ("features", "--remove", "--host-root", tmp_path, "--config", tmp_path / "hook.conf")
+    assert program(*words) == f"removed {tmp_path}/node/f\n"
+    assert not (tmp_path / "node/f").exists()
 
 
 @examples(40)

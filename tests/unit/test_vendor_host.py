@@ -273,6 +273,7 @@ def test_a_saved_inventory_is_the_one_that_was_found(tree: Path) -> None:
         lambda tree: (tree / "usr/lib64/libacme.so.1").unlink(),
         lambda tree: (tree / "opt/acme").rmdir(),
         lambda tree: (tree / "opt/late").mkdir(),
+        lambda tree: plant(tree, "/usr/share/acme-2/x.cfg", ""),
         lambda tree: (tree / "usr/lib64").chmod(0o777),
         lambda tree: (tree / "usr").chmod(0o777),
         lambda tree: (tree / "usr/lib64/libacme.so.1").chmod(0o666),
@@ -285,7 +286,7 @@ def test_whatever_would_be_found_otherwise_makes_it_untrue(tree: Path, change: o
     plant_library(tree, "/usr/lib64/libacme.so.1", "libacme.so.1")
     plant(tree, "/sys/module/acme/version", "2")
     (tree / "opt/acme").mkdir(parents=True)
-    said = vendor("/usr/lib64/libacme.so*", files=("/opt/acme", "/opt/late/x.cfg"))
+    said = vendor("/usr/lib64/libacme.so*", files=("/opt/acme", "/opt/late/x.cfg", "/usr/share/acme-*/x.cfg"))
     said = said._replace(source=("module", "acme"))
     assert again(tree, said) is not None
     change(tree)  # type: ignore[operator]
@@ -321,6 +322,7 @@ def test_devices_without_an_address_go_by_their_number(tree: Path) -> None:
         node(tree, f"/dev/acme_control{number}", 240, 100 + number)
     seen = look(tree, DevicePattern("/dev/acme*", major="acme", each=True))
     assert [device.names for device in seen.devices][2] == ("2", "acme10", "acme_control10")
+    assert {node.mode for node in seen.nodes()} == {0o640}
     assert look(tree, DevicePattern("/dev/acme*", major="other", each=True)).devices == ()
     # Without a number, and in other folders, each node is a device of its own.
     paths = ("/dev/x/c0/ctl", "/dev/x/c0/q1", "/dev/x/c1/ctl", "/dev/x/c1/q1")
@@ -397,7 +399,7 @@ def test_a_misc_device_is_its_drivers_by_the_name_in_proc_misc(tree: Path) -> No
     node(tree, "/dev/kvm", 10, 232, "virtual/misc/kvm", uevent="DEVNAME=kvm")
     both = DevicePattern("/dev/acme*", "widget"), DevicePattern(major="widget")
     for name, count in (("userfaultfd", 0), ("widget0", 0), ("iommu", 0), ("widget", 1)):
-        plant(tree, "/proc/misc", f"120 {name}\n232 kvm\n")
+        plant(tree, "/proc/misc", f"120 {name}\n232 kvm\nnonsense\n")
         assert [len(look(tree, it).common) for it in both] == [count, count]
     # By a known path alone, too.
     plant(tree, "/proc/misc", "120 iommu\n")
