@@ -85,7 +85,7 @@ def _takes(fd: int) -> bool:
         # By fcntl(2), for which the file must be open for writing: flock(2) lets any reader hold it, and any child.
         posix.lockf(fd, posix.F_TLOCK, 0)
         return True
-    except (BlockingIOError, PermissionError):
+    except BlockingIOError:
         return False
 
 
