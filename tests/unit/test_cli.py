@@ -160,7 +160,8 @@ def test_info_lists_the_driver_and_the_gpus(program: Program, host: Path) -> Non
 def test_inventory_is_saved_shown_and_refused_once_it_is_stale(program: Program, host: Path) -> None:
     root = ("--host-root", host)
     assert "inventory refresh" in program.mistake(6, "info", "--saved", *root)
-    assert f"driver {hosts.VERSION}, 8 GPUs" in program("inventory", "refresh", *root)
+    assert f"saved {host}{inventory.SAVED}: driver {hosts.VERSION}, 8 GPUs" in program("inventory", "refresh", *root)
+    assert program.document("inventory", "refresh", *root)["saved"] == f"{host}{inventory.SAVED}"
     found = program.document("info", "--saved", *root)
     assert len(found["libraries"]) == len(hosts.SONAMES)
     hosts.plant_gpu(host, 0x70, 9)
