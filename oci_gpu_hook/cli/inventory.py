@@ -70,7 +70,7 @@ def refresh(nodes: bool, nvml_timeout: float, is_json: bool, config: str | None,
     path = host.path.rstrip("/") + SAVED if found.nvidia else ""
     document = {"saved": path, **accelerators.document(found)}
     show(is_json, document, [*lines, *accelerators.wrong_lines(found.wrong)])
-    if not found.nvidia and found.error and hardware.expects_nvidia(host):
+    if found.error and hardware.expects_nvidia(host):
         raise found.error
 
 
