@@ -106,6 +106,9 @@ def test_two_of_roots_containers_may_have_one_id(host: HostRoot, tmp_path: Path)
     assert [known.of_process(pid).bundle for pid in (50, 51)] == [f"{TASKS}/{it}/mine" for it in ("default", "other")]
     with pytest.raises(UsageError, match="several containers"):
         containers.find(host, "mine")
+    # A state that tells no start, of a process that has ended.
+    (tmp_path / "proc/80/stat").unlink()
+    assert [it.pid for it in containers.KnownContainers(host).containers if it.id == "bare0"] == [0]
 
 
 def test_a_pod_is_roots_whatever_user_has_made_its_user_namespace(

@@ -17,6 +17,7 @@ import pytest
 
 from oci_gpu_hook.cli import denials
 from oci_gpu_hook.cli import selinux as command
+from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.machine import kernelconfig, libselinux
 from tests.unit import hosts
 from tests.unit.program import Program
@@ -217,6 +218,7 @@ def test_remove_names_others(program: Program, host: Path, semodule: Semodule, m
     modules = host / "var/lib/selinux/targeted/active/modules"
     assert "in force" not in program("selinux", "remove", "--host-root", host)
     (modules / "400/oci_gpu_hook").mkdir(parents=True)
+    assert libselinux.priorities(HostRoot(str(host)), "oci_gpu_hook") == ("400", "200")
     assert "'semodule -X 400 -r oci_gpu_hook'" in program("selinux", "remove", "--host-root", host)
     shutil.rmtree(modules / "200")
     assert "neither module is installed" in program("selinux", "remove", "--host-root", host)

@@ -150,7 +150,7 @@ MINE, CARD = f"DOCKER_RESOURCE_GPU={UUID}-0", "DOCKER_RESOURCE_CARD=renderD128"
 def task(tree: Path, image: list[str] | None, *, store: str = STORES[0], **more: Any) -> None:
     """dockerd's record of a task whose image has this environment; None: there is no image any more."""
     record = {"ID": ID, "Managed": True, "Image": f"sha256:{DIGEST}", "Driver": "overlay2", **more}
-    config = json.dumps({"config": {"Env": image, "Labels": None}, "rootfs": {"type": "layers"}})
+    config = json.dumps({"config": {"Env": image or None, "Labels": None}, "rootfs": {"type": "layers"}})
     path = f"{DOCKER}/image/overlay2/imagedb/content/sha256/{DIGEST}"
     if store != STORES[0]:
         record |= {"Driver": "overlayfs", "ImageManifest": {"digest": f"sha256:{MANIFEST}"}}

@@ -279,6 +279,7 @@ def test_where_nobody_holds_a_gpu(program: Program, runs: HostRoot, monkeypatch:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     text = program(*words)
     assert "held by no container that you may look into: 0, 1\n1 processes of other" in text
+    assert "leased" not in text
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert program(*words).startswith("no container holds a device\n\nheld by no container: 0, 1\n")
     document = program.document(*words)
@@ -300,4 +301,5 @@ def test_what_is_had_of_a_devices_memory(program: Program, runs: HostRoot, monke
     assert "first has the node of GPU 0, and its device cgroup denies it" in text
     assert "oci-gpu-hook doctor --container 30" in text
     row, *_ = program.document("containers", "--host-root", runs.path)["containers"]
+    assert ([it["name"] for it in row["denied"]], row["denied_others"]) == (["0"], [])
     assert row["memory"][0] == {"address": "00000000:07:00.0", "used": 3 << 20, "limit": 8 << 20, "peak": 5 << 20}

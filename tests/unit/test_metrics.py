@@ -56,6 +56,7 @@ def test_the_histogram_is_cumulative_and_its_bounds_are_inclusive() -> None:
     buckets = [found[f'{name}_bucket{{le="{bound}"}}'] for bound in ("0.005", "0.01", "5.0", "+Inf")]
     assert [*buckets, found[f"{name}_count"]] == [1, 2, 2, 3, 3]
     assert found[f"{name}_sum"] == pytest.approx(99.010001)
+    assert f"\n# TYPE {exposition.PREFIX}{name} histogram\n" in counters.exposition(counters.count(""))
 
 
 @pytest.mark.parametrize("text", ["x", "1 started", "1 refused -", "1 failed driver", "-1 started -", "1 started - -"])

@@ -219,3 +219,4 @@ def test_another_mount_of_procfs_makes_no_doubt_of_a_mig_device(tmp_path: Path) 
     for mount, unknown in ((number, True), (number + 1, False)):
         found = inventory.read_saved(root, (now[0], ((mount, time + 1),)))
         assert found is not None and (found.mig_devices[0].uuid is None) is unknown
+        assert (inventory.MAY_BE_MADE_AGAIN in found.unknown) is unknown
