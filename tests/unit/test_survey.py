@@ -220,3 +220,14 @@ def test_another_mount_of_procfs_makes_no_doubt_of_a_mig_device(tmp_path: Path) 
         found = inventory.read_saved(root, (now[0], ((mount, time + 1),)))
         assert found is not None and (found.mig_devices[0].uuid is None) is unknown
         assert (inventory.MAY_BE_MADE_AGAIN in found.unknown) is unknown
+
+
+def test_a_container_without_a_gpus_node_only_looks(tmp_path: Path) -> None:
+    root = hosts.host(tmp_path)
+    gpus = survey.list_gpus(root)
+    for path in ("run/.containerenv", "dev/null", "dev/nvidia-uvm"):
+        hosts.plant(tmp_path, path, "")
+    assert nodes.gpus_here(root, gpus) == gpus != ()
+    # With one that is not any GPU's, it has none.
+    hosts.plant(tmp_path, "dev/nvidia0", "")
+    assert nodes.gpus_here(root, gpus) == ()
