@@ -217,7 +217,9 @@ def test_remove_names_others(program: Program, host: Path, semodule: Semodule, m
     """What is ours it takes: tests/policy/test_store.py."""
     modules = host / "var/lib/selinux/targeted/active/modules"
     assert "in force" not in program("selinux", "remove", "--host-root", host)
-    (modules / "400/oci_gpu_hook").mkdir(parents=True)
+    # The second is where 'semodule -d' keeps its list.
+    for name in ("400", "disabled"):
+        (modules / name / "oci_gpu_hook").mkdir(parents=True)
     assert libselinux.priorities(HostRoot(str(host)), "oci_gpu_hook") == ("400", "200")
     assert "'semodule -X 400 -r oci_gpu_hook'" in program("selinux", "remove", "--host-root", host)
     shutil.rmtree(modules / "200")
