@@ -39,15 +39,13 @@ class Contents(NamedTuple):
 
     def pieces(self) -> tuple[str, ...]:
         """What can be given: the folder itself; if there is a fault in it, each thing of it that has none in it."""
-        top = self.folders[0]
         above = set()
         for path in self.faults:
-            while path != top and path not in above:
+            while path not in above:
                 above.add(path)
                 path = path.rpartition("/")[0]
-            above.add(top)
         if not above:
-            return (top,)
+            return self.folders[:1]
         things = (*self.folders, *self.files, *self.links)
         return tuple([path for path in things if path not in above and path.rpartition("/")[0] in above])
 
