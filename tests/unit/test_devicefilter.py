@@ -129,6 +129,9 @@ def test_an_engines_usual_rules_leave_the_default_devices_and_the_listed_one() -
     assert (opened(CHAR, 1), opened(CHAR, 5), opened(CHAR, 136)) == ({3, 5, 7, 8, 9}, {0, 2}, {*range(256)})
     assert (opened(CHAR, 10), opened(CHAR, 195), opened(BLOCK, 8)) == ({229}, set(), set())
     assert opened(CHAR, 195, MKNOD) == opened(BLOCK, 8, MKNOD) == {*range(256)}
+    # A denial of one access leaves the others.
+    instructions = program([DeviceRule("c", 195, None, "rwm"), DeviceRule("c", 195, 0, "m", allow=False)])
+    assert [0 in opened(CHAR, 195, access) for access in (READ, WRITE, MKNOD)] == [True, True, False]
 
 
 def test_a_rule_that_no_device_can_match_is_left_out() -> None:
