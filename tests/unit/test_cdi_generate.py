@@ -8,6 +8,7 @@ import json
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import jsonschema
 import pytest
@@ -50,7 +51,9 @@ def test_a_dash_is_stdout(host: Node, tmp_path: Path, program: Program, monkeypa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_was_generated_is_removed_and_nothing_else(host: Node, tmp_path: Path, program: Program) -> None:
+def test_what_was_generated_is_removed_and_nothing_else(
+    host: Node, tmp_path: Path, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ours, link = tmp_path / "ours.json", tmp_path / "link.json"
     program(*generate(host, "--output", ours))
     link.symlink_to(ours)
@@ -60,6 +63,11 @@ def test_what_was_generated_is_removed_and_nothing_else(host: Node, tmp_path: Pa
     ours.write_text('{"kind": "nvidia.com/gpu"}')
     assert "is there and is not a CDI spec of ours" in program.mistake(2, "cdi", "remove", ours)
     assert sorted(tmp_path.iterdir()) == [link, ours]
+    # Without a file, of all that engines read only those of ours.
+    program(*generate(host, "--output", more := tmp_path / "more.json"))
+    listed = [SimpleNamespace(path=str(path), is_ours=path == more) for path in (ours, more)]
+    monkeypatch.setattr(cdispecs, "specs", lambda *_: listed)
+    assert program("cdi", "remove") == f"removed {more}\n"
 
 
 def validator() -> jsonschema.Draft7Validator:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from oci_gpu_hook.asking import Options, Question
 from oci_gpu_hook.cli import containerreport
 from oci_gpu_hook.errors import UsageError
+from oci_gpu_hook.host import docker
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.diagnosis import FAIL, Finding, namecheck, remedy
 from oci_gpu_hook.node.diagnosis.remedy import as_root, command, in_words, install, is_name, then
@@ -149,7 +150,7 @@ def unasked(engine: str, question: Question, settings: Settings, *notes: str) ->
 LIST = {"destination": f"{sources.LIST_FOLDER}/0", "source": "/dev/null"}
 
 
-def test_the_reason_is_the_setting_that_does_not_accept_what_it_asks() -> None:
+def test_the_reason_is_the_setting_that_does_not_accept_what_it_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     privileged = Settings()._replace(accept_environment="privileged")
     found = unasked("CRI-O", asks("NVIDIA_VISIBLE_DEVICES=all"), privileged, "why")
     assert "accept-environment = privileged does not accept: why" in found.seen
@@ -159,6 +160,9 @@ def test_the_reason_is_the_setting_that_does_not_accept_what_it_asks() -> None:
     found = unasked("Docker", asks("A=1"), Settings())
     assert "it asks for no GPU" in found.seen
     assert found.remedy == "docker run --gpus all ..."
+    for count in (0, -1):
+        monkeypatch.setattr(docker, "requests_of", lambda *_, count=count: [{"Count": count, "DeviceIDs": None}])
+        assert ("--gpus 0" in unasked("Docker", asks("A=1"), Settings()).seen) == (count == 0)
 
 
 def test_a_container_that_has_stopped_is_to_be_started_and_not_to_be_root(tmp_path: Path) -> None:
