@@ -113,6 +113,14 @@ def test_names_without_an_end_are_bounded(tmp_path: Path, monkeypatch: pytest.Mo
         assert found.nodes("/", time.monotonic() + 60) == found.nodes("/", 0) == ([], False)
 
 
+def test_nodes_are_looked_for_where_no_link_leads(tmp_path: Path) -> None:
+    (tmp_path / "dev").symlink_to("/dev")
+    with inside() as found:
+        until = time.monotonic() + 60
+        assert ("null", (1, 3)) in found.nodes("/dev", until)[0]
+        assert found.nodes(f"{tmp_path}/dev", until) == ([], True)
+
+
 def test_a_node_is_opened_only_if_it_is_the_one() -> None:
     """Between the look and the open a container may have put another there."""
     with inside() as found:
