@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -206,6 +207,13 @@ def test_a_lock_is_waited_for_within_a_limit_though_its_holder_is_stopped(root: 
 def test_a_lock_is_had_when_its_holder_ends(root: HostRoot) -> None:
     with holder(root, 0.2):
         os.close(statefile.lock(root, "name.lock", 1000))
+
+
+def test_a_lock_that_is_denied_is_not_waited_for(root: HostRoot, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a security module: nobody need hold it."""
+    monkeypatch.setattr("posix.lockf", mock.Mock(side_effect=PermissionError))
+    with pytest.raises(PermissionError):
+        statefile.lock(root, "x.lock", 0)
 
 
 def test_a_reader_of_its_file_holds_no_lock(root: HostRoot) -> None:
