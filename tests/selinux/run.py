@@ -4,9 +4,9 @@
     python3 -m tests.selinux.run [--only WORD] [--policy FOLDER] [--store FOLDER] [--break FAULT] [--console]
 
 `--only` runs the rows whose names contain a word; `--policy` takes the modules from another folder; `--store` names the
-root of another policy's module store: etc/selinux and var/lib/selinux of a host with RHEL, Fedora or Debian 13, if its
-semanage.conf has a policy-version that the machine's kernel takes; `--break` plants a fault in the hook, which must make
-it fail; `--console` shows all that the machine prints.  Exit status 0 only if every row has passed.
+root of another module store: etc/selinux and var/lib/selinux of a host with RHEL, Fedora or Debian 13, if its
+semanage.conf has a policy-version that the machine's kernel takes; `--break` plants a fault in the hook, which must
+make it fail; `--console` shows all that the machine prints.  Exit status 0 only if every row has passed.
 Must not decide what is tested: guest/cases.py does, and guest/policy.py what differs between policies.
 """
 
