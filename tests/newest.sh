@@ -24,7 +24,7 @@ make_root() {
     rm -rf "$root"
     mkdir -p "$folder"
     # A machine's clock may be ahead of the release that its mirror has.
-    # shellcheck disable=SC2046,SC2086  # words
+    # shellcheck disable=SC2016,SC2046,SC2086  # the hook's; words
     TMPDIR=$scratch mmdebstrap --quiet --mode=root --variant=apt --include="$(echo $engines $beside | tr ' ' ,)" \
         --hook-dir=/usr/share/mmdebstrap/hooks/merged-usr \
         $(printf ' --dpkgopt=path-exclude=/usr/share/%s/*' doc man locale) \
