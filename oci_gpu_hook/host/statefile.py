@@ -70,12 +70,15 @@ def lock(host: HostRoot, name: str, seconds: float = LOCK_SECONDS) -> int:
         fd = posix.open(name, flags, 0o600, dir_fd=folder)
     until = monotonic() + seconds
     # Not by waiting in the kernel: who holds it may be stopped, and who waits could say nothing then.
-    while not _takes(fd):
-        if monotonic() > until:
-            posix.close(fd)
-            why = f"another process holds {FOLDER}/{name} and has not released it within {seconds:g} seconds"
-            raise LockedError(why, "root can end it: 'lslocks' names it")
-        sleep(_POLL_SECONDS)
+    try:
+        while not _takes(fd):
+            if monotonic() > until:
+                why = f"another process holds {FOLDER}/{name} and has not released it within {seconds:g} seconds"
+                raise LockedError(why, "root can end it: 'lslocks' names it")
+            sleep(_POLL_SECONDS)
+    except Exception:
+        posix.close(fd)
+        raise
     return fd
 
 

@@ -210,10 +210,12 @@ def test_a_lock_is_had_when_its_holder_ends(root: HostRoot) -> None:
 
 
 def test_a_lock_that_is_denied_is_not_waited_for(root: HostRoot, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a security module: nobody need hold it."""
+    """By a security module: nobody need hold it.  Its file does not stay open in a service that asks again."""
     monkeypatch.setattr("posix.lockf", mock.Mock(side_effect=PermissionError))
+    before = os.listdir("/proc/self/fd")
     with pytest.raises(PermissionError):
         statefile.lock(root, "x.lock", 0)
+    assert os.listdir("/proc/self/fd") == before
 
 
 def test_a_reader_of_its_file_holds_no_lock(root: HostRoot) -> None:
