@@ -108,7 +108,7 @@ def _users(kind: EngineKind) -> str:
     folder = os.environ.get("XDG_CONFIG_HOME", "")
     folder = folder if folder[:1] == "/" else os.path.abspath(os.path.expanduser("~/.config"))
     # podman 6 reads one drop-in of a name: a user's would be in the place of root's.
-    return f"{folder}/{kind.ours.removeprefix('/etc/')}".replace("-hook.conf", "-hook.user.conf")
+    return f"{folder}/{kind.ours.removeprefix('/etc/').replace('-hook.conf', '-hook.user.conf')}"
 
 
 def _put(host: HostRoot, file: enginefile.EngineFile, change: enginefile.Change, dry: bool, again: str) -> None:

@@ -587,13 +587,13 @@ def test_podman_for_one_user(program: Program, tree: Path) -> None:
 
 @pytest.mark.usefixtures("user")
 def test_what_is_in_a_path_is_not_in_the_way(program: Program, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A home whose name ends in .d, and a folder whose name has letters that TOML does not write as JSON does."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", "/homes/u.d/.config")
+    """A home called as ours, with .d, and a folder whose name has letters that TOML does not write as JSON does."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/homes/u-hook.conf.d/.config")
     (tree / "srv\x7f\U0001f600").mkdir()
     text = '[engine]\nhooks_dir = ["/srv\\u007f\U0001f600"]\n'
-    planted(tree, "homes/u.d/.config/containers/containers.conf", text)
+    planted(tree, "homes/u-hook.conf.d/.config/containers/containers.conf", text)
     program(*words(tree, "podman", "--user"))
-    ours = (tree / "homes/u.d/.config/containers/containers.conf.d/99-oci-gpu-hook.user.conf").read_bytes()
+    ours = (tree / "homes/u-hook.conf.d/.config/containers/containers.conf.d/99-oci-gpu-hook.user.conf").read_bytes()
     assert installed.parse_toml(ours)["engine"] == {"hooks_dir": ["/srv\x7f\U0001f600", HOOKS]}
 
 
