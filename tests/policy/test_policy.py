@@ -159,6 +159,16 @@ def test_a_name_that_a_policy_lacks_takes_its_own_block_alone(number: int, name:
     assert gone
 
 
+@pytest.mark.parametrize("name", ["container_use_mknod", "container_use_sysadmin", "container_use_userns_all_caps"])
+def test_our_type_is_bounded_though_a_boolean_is_called_otherwise(name: str) -> None:
+    standing = expected.stand_ins()[2].replace(f"(boolean {name} false)\n", "")
+    found = standin.compiled(standing, *policies.texts().values())
+    assert found is not None
+    own = [line for line in found.lines if line.startswith("allow nvidia_container_t nvidia_container_t:capability ")]
+    assert own
+    assert [line for line in own if "sys_admin" in line and "container_use_" not in line] == []
+
+
 @pytest.mark.parametrize("user", ["user_t", "staff_t"])
 def test_a_confined_user_makes_no_folder_of_mps(ours: str, user: str) -> None:
     made = rules.rules(ours, "-s", user, "-t", "tmp_t", "-c", "dir")
