@@ -88,6 +88,11 @@ def test_status_shows_modules_booleans_and_labels(program: Program, known: set[s
     for state in (0, 1):
         sys.modules["selinux"].security_get_boolean_active = lambda name, state=state: state  # type: ignore[attr-defined]
         assert program.document("selinux", "status", "--host-root", host)["void"] == {}
+    # So does Debian 13's, if its boolean is on.
+    ours, others = "nvidia_container_use_dri", "container_use_dri"
+    sys.modules["selinux"].security_get_boolean_names = lambda: [0, [ours, others]]  # type: ignore[attr-defined]
+    sys.modules["selinux"].security_get_boolean_active = lambda name: int(name == others)  # type: ignore[attr-defined]
+    assert program.document("selinux", "status", "--host-root", host)["void"] == {ours: others}
 
 
 def test_a_module_that_is_stored_and_not_loaded_is_half_there(program: Program, known: set[str], host: Path) -> None:

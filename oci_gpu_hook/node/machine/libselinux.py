@@ -19,9 +19,9 @@ from oci_gpu_hook.record import NamedTuple
 MODULES = ("nvidia_container", "oci_gpu_hook")
 # The targeted policy's booleans that let plain containers use nodes bound from the host; the narrower one first.
 NODE_BOOLEANS = ("container_use_xserver_devices", "container_use_devices")
-# A boolean of ours, and those of the targeted policy that let every container do what it would forbid to ours.
+# A boolean of ours, and those of policies, Debian 13's first, that let every container do what it would forbid to ours.
 _DRI_BOOLEAN = "nvidia_container_use_dri"
-_DRI_OF_ALL = ("container_use_dri_devices", "container_use_devices")
+_DRI_OF_ALL = ("container_use_dri", "container_use_dri_devices", "container_use_devices")
 # How the booleans begin that are shown: ours, and those.
 _SHOWN = ("nvidia_container_", "nvidia_agent_", "oci_gpu_hook_", *NODE_BOOLEANS, *_DRI_OF_ALL)
 # Whether the hook may write the rules of cgroup v1; on v2 it writes no file of a cgroup.
