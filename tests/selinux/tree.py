@@ -8,6 +8,7 @@ has no SELinux.  Must not touch anything outside the cache.
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import os
@@ -116,7 +117,9 @@ class Tree:
         stamp = f"{self.base.folder}/modules"
         files = [f"{policy}/{name}.cil" for name in OUR_MODULES]
         files.append(TESTS_MODULES[self.base.policy])
-        if b"kubelet_t" not in _bytes(debian.binary(self.root)):
+        # Which an earlier run may have installed.
+        is_ours = glob.glob(f"{self.root}/var/lib/selinux/{self.base.policy}/active/modules/*/kubelet")
+        if is_ours or b"kubelet_t" not in _bytes(debian.binary(self.root)):
             files.append(f"{HERE}/guest/kubelet.cil")
         digest = hashlib.sha256(b"".join(_bytes(file) for file in files)).hexdigest()
         if os.path.exists(stamp) and _bytes(stamp).decode() == digest:
