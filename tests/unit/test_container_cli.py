@@ -15,6 +15,7 @@ import pytest
 from oci_gpu_hook import apply, asking
 from oci_gpu_hook.cli import VERSION
 from oci_gpu_hook.container import rootfs
+from oci_gpu_hook.container.process import Process
 from oci_gpu_hook.errors import ApplyError, UsageError
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel import mountinfo
@@ -135,6 +136,7 @@ def test_what_a_caller_does_not_want_is_left_out(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(configure, "decide", decide)
     monkeypatch.setattr(apply, "run", run_plan)
+    monkeypatch.setattr(Process, "caller", lambda: SimpleNamespace(pid=1, is_caller=False))
     monkeypatch.setattr(rootfs, "of_caller", lambda *_: SimpleNamespace(fd=-1))
     monkeypatch.setattr(asking.Question, "settings", lambda _: DEFAULTS)
     configure._configure(Progress(), containercli.parse_call(["configure", "--device=0", f"--{word}", "/r"]))
