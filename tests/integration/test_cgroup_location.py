@@ -143,8 +143,8 @@ def test_a_host_without_device_cgroups_is_said() -> None:
 @pytest.mark.parametrize("version", ["v1", "v2"])
 def test_a_container_without_a_cgroup_of_its_own_is_said(version: str) -> None:
     """It is where the runtime is, or in the root, whatever its id."""
-    script = "in_cgroup service; within='in_group service'\n"
-    script += f"locate {ID} $pid 1; locate '' $pid 1"
+    script = "in_cgroup service; others=$pid; in_cgroup ..; within='in_group service'\n"
+    script += f"locate {ID} $others $pid; locate '' $others $pid"
     sentence = "the container has no cgroup of its own, it is in {} with others"
     reasons = [sentence.format(f"/{BASE}/service"), sentence.format("/")] * 2
     assert [found[:4] for found in located(version, script)] == [none(item) for item in reasons]
