@@ -94,7 +94,7 @@ _ctypes.CFuncPtr = Other""",
         "gone": MISSING,
         "empty": EMPTY,
         "wants more of its context": """import _json
-def make_scanner(context): context.array_hook
+def make_scanner(context): context.later_hook
 _json.make_scanner = make_scanner""",
         "the scanner wants more": """import _json
 make = _json.make_scanner
