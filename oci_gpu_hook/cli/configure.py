@@ -67,11 +67,8 @@ def configure(
     kind = BY_WORD[engine]
     given = {"--name": name is not None, "--set-as-default": default, "--cdi": cdi, "--user": user}
     given |= {"--swarm": swarm is not None, "--shares": shares is not None}
-    for option in [option for option, is_given in given.items() if is_given and option not in kind.options.split()]:
-        raise UsageError(f"{engine} has no {option}", f"it has {', '.join(kind.options.split())}")
-    if name is not None and (not _NAME.fullmatch(name) or _TAKEN.fullmatch(name)):
-        raise UsageError(f"--name is {quoted(name)}, which cannot name our runtime", "such as nvidia")
-    _check_swarm(swarm, shares, removes=removes)
+    _check_options(kind, [option for option, is_given in given.items() if is_given])
+    _check_names(name, swarm, shares, removes=removes)
     program = _LINK if name == "nvidia" and host.real(_LINK) == PROGRAM else PROGRAM
     asked = enginefile.WantedRuntime(RUNTIME if name is None else name, program, default, cdi, name is not None)
     path, service = configuration.containerds_file(host) if kind == CONTAINERD else (kind.ours, kind.unit)
@@ -93,13 +90,21 @@ def configure(
     _put(host, file, change, dry, f"so that it holds: systemctl {verb} {service}" if service else "")
 
 
-def _check_swarm(name: str | None, shares: int | None, *, removes: bool) -> None:
-    if name is None and shares is not None:
+def _check_options(kind: EngineKind, given: list[str]) -> None:
+    for option in given:
+        if option not in kind.options.split():
+            raise UsageError(f"{kind.word} has no {option}", f"it has {', '.join(kind.options.split())}")
+
+
+def _check_names(name: str | None, swarm: str | None, shares: int | None, *, removes: bool) -> None:
+    if name is not None and (not _NAME.fullmatch(name) or _TAKEN.fullmatch(name)):
+        raise UsageError(f"--name is {quoted(name)}, which cannot name our runtime", "such as nvidia")
+    if swarm is None and shares is not None:
         raise UsageError("--shares is for --swarm", "such as --swarm GPU")
-    if name is not None and removes:
+    if swarm is not None and removes:
         raise UsageError("--swarm cannot be given with --remove", "an editor takes node-generic-resources away")
-    if name is not None and not _NAME.fullmatch(name):
-        raise UsageError(f"--swarm is {quoted(name)}, which is not a resource's name", "such as GPU")
+    if swarm is not None and not _NAME.fullmatch(swarm):
+        raise UsageError(f"--swarm is {quoted(swarm)}, which is not a resource's name", "such as GPU")
 
 
 def _users(kind: EngineKind) -> str:

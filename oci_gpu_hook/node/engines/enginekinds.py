@@ -19,8 +19,8 @@ class EngineKind(NamedTuple):
     files: its settings in TOML, in the order in which it reads them, without those that containerd's import; table: of
     hooks_dir, if it reads hooks.d; default: the key of the runtime of containers that name none.
 
-    word, options: what `configure` calls it, and its options for it; ours: the file that this writes, below a user's
-    ~/.config instead of /etc with --user; unit: the service that reads it.
+    word, options: what `configure` calls it, and its options for it; ours: the file that this writes (for a user see
+    `configure`); unit: the service that reads it.
 
     places: what is part of a state's folder, a bundle's path or a cgroup's name that it has given; by_id: whether its
     users name a container by its id; request: what starts one with a GPU, by the program that does all else by name.
