@@ -438,6 +438,15 @@ def test_the_real_runtimes_environment_is_the_engines(script: Script) -> None:
     assert seen == {"PATH": f"{script.folder}/bin", **given}
 
 
+def test_the_hosts_python_gets_no_libraries_of_the_engines(script: Script) -> None:
+    """MicroK8s' shim has those of its snap, and its runc needs them."""
+    script.write("bin/runc", '#!/bin/sh\nprintf "%s\\n" "$LD_LIBRARY_PATH"\n')
+    script.write("bin/python", INTERPRETER.replace("FOLDER", str(script.folder)).replace('"$8"', '"$LD_LIBRARY_PATH"'))
+    (script.bundle / "config.json").write_text(ASKS)
+    said = script.start("create", "--bundle", str(script.bundle), "id", env={"LD_LIBRARY_PATH": "/snap/lib"})
+    assert (said.added[2:], said.words) == ([""], ["/snap/lib"])
+
+
 def test_what_is_long_is_pythons_and_takes_the_script_no_memory(script: Script) -> None:
     text = script.program.read_text()
     script.program.write_text(text.replace("\n", "\nulimit -v 65536\n", 1))
