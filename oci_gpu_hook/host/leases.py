@@ -115,9 +115,7 @@ def lease_of(id: str, pid: int, stat: bytes, cgroup: str, most: int) -> Lease:
 
 
 def without_void(leases: list[Lease]) -> list[Lease]:
-    """At most `_MAX_REMOVED` go.  One whose process has a number that is used again stays: `is_valid` takes ten times
-    as long to tell.
-    """
+    """At most `_MAX_REMOVED` go.  One whose process number is used again stays: `is_valid` takes ten times as long."""
     found, removed = [], 0
     for lease in leases:
         if removed < _MAX_REMOVED and not _is_used(lease.pid) and not lease.is_valid():

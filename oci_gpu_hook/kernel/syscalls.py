@@ -225,9 +225,7 @@ def function_of(library: str, name: str) -> Callable[..., int]:
 
 
 def openat2_if_there(dirfd: int, path: str, flags: int, *, resolve: int) -> int | None:
-    """openat2(2): a descriptor of `path` below `dirfd`, always close-on-exec; None for ENOENT, as to raise and catch an
-    error takes as long as the call.
-    """
+    """openat2(2): a close-on-exec descriptor of `path` below `dirfd`; None for ENOENT: to raise takes as long again."""
     open_how = _OPEN_HOWS.get((flags, resolve))
     if open_how is None:
         open_how = _OPEN_HOWS[flags, resolve] = words(flags | posix.O_CLOEXEC, 0, resolve)

@@ -70,9 +70,7 @@ def hidden(name: str) -> str:
 
 @contextmanager
 def folder(path: str, find: Callable[[str], int]) -> Iterator[int]:
-    """As `find` opens it; it and those above are made if they are missing.  After an error none is left that was made.
-    UntrustedError and OSError.
-    """
+    """As `find` opens it, made if it is missing, as those above are; after UntrustedError or OSError none that was."""
     above, _, name = path.rstrip("/").rpartition("/")
     try:
         fd = find(path or "/")

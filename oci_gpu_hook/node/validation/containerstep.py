@@ -111,9 +111,7 @@ class _Container:
         return passed(_CHECK, f"{self._runtime} made it, and its program ran")
 
     def _call(self, *words: str, output: str = "stdout") -> None:
-        """ApplyError if it fails or takes too long.  What it and the container print are files: a pipe would stay open
-        as long as the container has it.
-        """
+        """ApplyError if it fails or takes too long.  What both print is a file: a pipe would stay open with it."""
         errors = f"{self.folder}/stderr"
         # With a log beside it runc's stderr has no more than the sentence.
         options = ("--root", f"{self.folder}/state", "--log", f"{self.folder}/log")
