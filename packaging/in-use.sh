@@ -20,10 +20,10 @@ say() {
 # As an expression of grep -E that matches it alone: a prefix may hold dots and plus signs.
 literally() { printf '%s\n' "$1" | sed 's/[][\\.*^$+?(){}|]/\\&/g'; }
 
-# By its own path, and by the link that tools know.
+# By its own path, and by the link that tools know, whose name alone MicroK8s has.
 paths=$(literally "$runtime")
 for link in "${runtime%/*}/nvidia-container-runtime" /usr/local/bin/nvidia-container-runtime; do
-    [ "$(readlink -f "$link")" != "$(readlink -f "$runtime")" ] || paths="$paths|$(literally "$link")"
+    [ "$(readlink -f "$link")" != "$(readlink -f "$runtime")" ] || paths="$paths|$(literally "$link")|${link##*/}"
 done
 
 # Whether the file names the runtime, but in a comment: by a path, or as what is found in PATH.
@@ -54,6 +54,8 @@ engine k3s 'systemctl restart k3s' /var/lib/rancher/k3s/agent/etc/containerd/con
     /var/lib/rancher/k3s/agent/etc/containerd/config*.toml.d/*.toml
 engine RKE2 'systemctl restart rke2-server rke2-agent' /var/lib/rancher/rke2/agent/etc/containerd/config*.toml* \
     /var/lib/rancher/rke2/agent/etc/containerd/config*.toml.d/*.toml
+engine k0s 'systemctl restart k0scontroller k0sworker' /etc/k0s/containerd.toml /etc/k0s/containerd.d/*.toml
+engine MicroK8s 'snap restart microk8s' /var/snap/microk8s/current/args/containerd-template.toml
 # The folders of root's containers and of users' are podman 6's.
 for file in /etc/containers/containers.conf /etc/containers/containers.conf.d/*.conf \
     /etc/containers/containers.rootful.conf.d/*.conf /etc/containers/containers.rootless.conf.d/*.conf \
@@ -71,9 +73,10 @@ done
 
 # containerd's shim, Docker's too, keeps the runtime of each container beside its bundle.
 running=''
-for folder in /run/containerd /run/docker/containerd/daemon /run/k3s/containerd; do
+for folder in /run/containerd /run/docker/containerd/daemon /run/k3s/containerd /run/k0s/containerd \
+    /var/snap/microk8s/common/run/containerd; do
     for bundle in "$folder"/io.containerd.runtime.v2.task/*/*; do
-        if [ -d "$bundle" ] && grep -qsE "$paths" "$bundle/runtime" "$bundle/options.json"; then
+        if [ -d "$bundle" ] && grep -qsE "$by_path" "$bundle/runtime" "$bundle/options.json"; then
             running="$running $(printf %.12s "${bundle##*/}")"
         fi
     done

@@ -47,6 +47,7 @@ def test_the_sources_and_what_is_built_of_them_tell_of_no_umask_and_no_host(rele
 RUNTIME = "/usr/bin/oci-gpu-runtime"
 _DOCKERS, _RESTART = "without it Docker starts no container", "systemctl restart containerd"
 _TASKS = "io.containerd.runtime.v2.task"
+_MICROK8S = "var/snap/microk8s/current/args/containerd-template.toml"
 # What an engine or a container that needs the runtime has: a file and what is in it, and what its user is told.
 IN_USE = (
     (
@@ -79,8 +80,16 @@ IN_USE = (
     ),
     ("etc/containers/containers.rootless.conf.d/1000/1.conf", f'oci-gpu-runtime = ["{RUNTIME}"]\n', "configure podman"),
     ("var/lib/rancher/k3s/agent/etc/containerd/config-v3.toml.d/1.toml", f'BinaryName = "{RUNTIME}"\n', "restart k3s"),
+    ("etc/k0s/containerd.d/99-oci-gpu-hook.toml", f'BinaryName = "{RUNTIME}"\n', "restart k0scontroller k0sworker"),
+    (_MICROK8S, 'BinaryName = "nvidia-container-runtime"\n', "snap restart microk8s"),
     # Containers, of pods and of Docker's.
     (f"run/containerd/{_TASKS}/k8s.io/{'c0ffee' * 10}/runtime", RUNTIME, "entered or stopped: c0ffeec0ffee (stop them"),
+    (f"run/k0s/containerd/{_TASKS}/k8s.io/id/runtime", RUNTIME, "entered or stopped: id (stop them"),
+    (
+        f"var/snap/microk8s/common/run/containerd/{_TASKS}/k8s.io/id/options.json",
+        '{"binary_name":"nvidia-container-runtime"}',
+        "entered or stopped: id (stop them",
+    ),
     (
         f"run/docker/containerd/daemon/{_TASKS}/moby/id/options.json",
         f'{{"binary_name":"{RUNTIME}"}}',
@@ -92,6 +101,7 @@ NOT_IN_USE = {
     "etc/crio/crio.conf.d/90-oci-gpu-hook.conf": '[crio.runtime]\nhooks_dir = ["/usr/share/containers/oci/hooks.d"]\n',
     "etc/containerd/config.toml": f'# BinaryName = "{RUNTIME}"\nBinaryName = "{RUNTIME}2"\n',
     f"run/containerd/{_TASKS}/moby/id/runtime": "/usr/bin/runc",
+    f"run/containerd/{_TASKS}/k8s.io/theirs/options.json": '{"binary_name":"/opt/nvidia-container-runtime"}',
 }
 
 

@@ -11,10 +11,10 @@ from oci_gpu_hook.formats.decimal import beginning
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_open_to_others
 from oci_gpu_hook.node.diagnosis import PASS, Finding, failed, passed, warned
-from oci_gpu_hook.node.diagnosis.remedy import Remedy, command, install, reread, roots_alone, then
+from oci_gpu_hook.node.diagnosis.remedy import NOTHING, Remedy, command, install, reread, roots_alone, then
 from oci_gpu_hook.node.diagnosis.systemcheck import python
 from oci_gpu_hook.node.engines import installed
-from oci_gpu_hook.node.engines.enginekinds import BY_NAME, CONTAINERD, DOCKER, ENGINES, PODMAN
+from oci_gpu_hook.node.engines.enginekinds import BY_NAME, CONTAINERD, DOCKER, ENGINES, MICROK8S, PODMAN, EngineKind
 from oci_gpu_hook.node.engines.installed import OURS, START, Engine, NoParser, Registration, Runtime, find_program
 from oci_gpu_hook.node.machine import childprocess
 
@@ -105,21 +105,27 @@ def other_hooks(engines: Engines, registered: Registered, shims: list[Runtime], 
     return findings or [passed(check, "none that would give GPUs as well")]
 
 
-def _rancher(file: str) -> tuple[str, bool]:
-    """Which of k3s and RKE2 reads this file, "" for neither, and whether it writes it again at each of its starts."""
-    found = file.partition("/var/lib/rancher/")[2].partition("/")[0]
-    return found, bool(found) and file.endswith("/containerd/config.toml")
+def _rancher(file: str) -> str:
+    """Which of k3s and RKE2 reads this file, "" for neither; what is in `CONTAINERD.files` it writes at each start."""
+    return file.partition("/var/lib/rancher/")[2].partition("/")[0]
+
+
+def _again(file: str, kind: EngineKind) -> Remedy:
+    """What makes an engine read this file of its settings again; k0s looks for changes."""
+    if _rancher(file):
+        return command("systemctl", "restart", f"{_rancher(file)}*")
+    return command("snap", "restart", "microk8s") if file == MICROK8S else NOTHING if "/k0s/" in file else reread(kind)
 
 
 def _without(shim: Runtime) -> Remedy:
     """Take NVIDIA's runtime out of an engine's settings; of a default one only that it is the default."""
-    kind, (rancher, is_written) = BY_NAME[shim.engine], _rancher(shim.file)
-    again = command("systemctl", "restart", f"{rancher}*") if rancher else reread(kind)
+    kind, rancher = BY_NAME[shim.engine], _rancher(shim.file)
+    again = _again(shim.file, kind)
     if not shim.is_default:
         return then(command("vi", shim.file), again)
     if kind == DOCKER:
         return command("nvidia-ctk", "runtime", "configure", "--runtime=docker", "--nvidia-set-as-default=false")
-    if is_written:
+    if rancher and shim.file in kind.files:
         return then(command("sed", "-i", "/^default-runtime:/d", f"/etc/rancher/{rancher}/config.yaml"), again)
     return then(command("sed", "-i", f"/^ *{kind.default} *=/d", shim.file), again)
 
@@ -168,10 +174,11 @@ def of_runtimes(check: str, runtimes: list[Runtime], who: str, tool: str) -> lis
     findings = []
     for item in runtimes:
         seen = f"{item.file} has {item.program} as the runtime {item.name}{', the default' if item.is_default else ''}"
-        if not item.is_there:
-            rancher, is_written = _rancher(item.file)
-            again = command("systemctl", "restart", f"{rancher}*") if is_written else command("vi", item.file)
-            remedy = install(tool) if item.is_ours else again
+        if not item.is_there and (item.is_default or item.is_ours or item.file != MICROK8S):
+            # MicroK8s names two by itself that few hosts have.
+            is_written = _rancher(item.file) and item.file in CONTAINERD.files
+            remedy = _again(item.file, CONTAINERD) if is_written else command("vi", item.file)
+            remedy = install(tool) if item.is_ours else remedy
             findings.append(failed(check, f"{seen}, and it is not there: {who} with it do not start", remedy))
         elif item.is_ours:
             findings.append(passed(check, seen))
@@ -185,7 +192,7 @@ def containerd(host: HostRoot, tool: str, *, is_alone: bool) -> list[Finding]:
     if any([item.is_ours for item in runtimes]):
         return findings
     plugins = [f"/opt/nri/plugins/{name}" for name in host.names("/opt/nri/plugins") if name.endswith("-hook-injector")]
-    has_pods = runtimes or any([find_program(host, name) for name in ("kubelet", "k3s", "rke2")])
+    has_pods = runtimes or any([find_program(host, name) for name in ("kubelet", *CONTAINERD.programs[1:])])
     if plugins:
         findings.append(passed(check, f"{plugins[0]} reads hooks.d, for pods, while it runs"))
     elif has_pods or is_alone:

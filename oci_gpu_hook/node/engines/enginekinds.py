@@ -81,13 +81,17 @@ DOCKER = EngineKind(
     places=("/moby/", "/docker/", "/docker-"),
     request=("docker", "run", "--gpus", "all", "..."),
 )
+# Of which MicroK8s makes its containerd's settings, at each start.
+MICROK8S = "/var/snap/microk8s/current/args/containerd-template.toml"
 CONTAINERD = EngineKind(
     "containerd",
-    ("containerd", "k3s", "rke2"),  # the latter two bring their own, and write its settings
+    ("containerd", "k3s", "rke2", "k0s", "microk8s"),  # the latter bring their own, and write its settings
     files=(
         "/etc/containerd/config.toml",
         "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
         "/var/lib/rancher/rke2/agent/etc/containerd/config.toml",
+        *("/etc/k0s/containerd.toml", "/run/k0s/containerd-cri.toml", "/etc/k0s/containerd.d/*.toml"),
+        MICROK8S,
     ),
     default="default_runtime_name",
     word="containerd",

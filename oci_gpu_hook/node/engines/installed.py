@@ -100,7 +100,7 @@ def installed(host: HostRoot) -> tuple[Engine, ...]:
 
 
 def is_there(host: HostRoot, kind: EngineKind) -> bool:
-    return any([find_program(host, name) for name in kind.programs])
+    return any([find_program(host, name, (*_PROGRAM_FOLDERS, "/snap/bin")) for name in kind.programs])
 
 
 def shims(host: HostRoot, engines: tuple[Engine, ...]) -> list[Runtime]:
