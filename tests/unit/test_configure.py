@@ -256,6 +256,17 @@ def test_without_such_a_folder_it_is_in_the_home(program: Program, tree: Path, m
     assert program(*words(tree, "docker", "--user")) == "wrote /h/.config/docker/daemon.json\n"
 
 
+def test_a_link_that_was_made_later_is_written(program: Program, tree: Path) -> None:
+    """By its name devcontainers, Ray and SkyPilot know that Docker has GPUs."""
+    hosts.plant(tree, "usr/bin/oci-gpu-runtime", "")
+    assert program(*words(tree, "docker", "--name", "nvidia")).startswith("wrote")
+    (tree / "usr/bin/nvidia-container-runtime").symlink_to("oci-gpu-runtime")
+    for said in ("wrote", "nothing to do"):
+        assert program(*words(tree, "docker", "--name", "nvidia")).startswith(said)
+        named = json.loads((tree / "etc/docker/daemon.json").read_text())["runtimes"]
+        assert named == {"nvidia": {"path": "/usr/bin/nvidia-container-runtime"}}
+
+
 # Drop-ins.
 
 IMPORTS = 'imports = ["/etc/containerd/conf.d/*.toml"]\n'

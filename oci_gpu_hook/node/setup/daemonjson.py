@@ -14,7 +14,7 @@ from oci_gpu_hook.driver.inventory import DriverInventory
 from oci_gpu_hook.errors import ConfigError, DriverError
 from oci_gpu_hook.formats import jsontext
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.engines.installed import RESOURCES, is_ours
+from oci_gpu_hook.node.engines.installed import PROGRAM, RESOURCES, is_ours
 from oci_gpu_hook.node.setup.enginefile import FIX, Change, EngineFile, WantedRuntime, others
 from oci_gpu_hook.request.settings import SETTINGS, Settings
 from oci_gpu_hook.request.sources import SWARM_VARIABLE
@@ -35,7 +35,8 @@ def with_runtime(host: HostRoot, file: EngineFile, asked: WantedRuntime) -> Chan
     if asked.cdi:
         rows.append((("features", "cdi"), True, features.get("cdi")))
     for path, value, found in rows:
-        if found is None:
+        # By the link's name other tools know it.
+        if found is None or (found == {"path": PROGRAM} and value == entry):
             text = with_value(text, path, value)
         elif found != value and not _is_ours(host, found):
             raise others(".".join(path), file.path)
