@@ -60,6 +60,7 @@ def inputs(tree: Path, made: Bundle) -> Inputs:
         # Each has appended a variable, and the last one counts.
         ([ALL, TWO], "0,1"),
         ([TWO, NONE], "0,1"),
+        ([{**ALL, "Driver": "nvidia.runtime-hook"}], "all"),
         ([{**ALL, "Driver": "cdi"}], ""),
         ([{**ALL, "Count": 10**9}], ""),
         ([{**ALL, "Count": "all"}], ""),
