@@ -41,7 +41,7 @@ def tell(said: str, stderr: int = -1) -> None:
     for a process that may not look into crun's descriptors any more, unless it is a file; -1 for none.
     """
     words = _command_line()
-    if words[0].rpartition("/")[2] != "crun":
+    if words[0].rpartition("/")[2] not in ("crun", "youki"):
         return
     log = _option(words, "--log")
     if log.startswith("/") and _option(words, "--log-format") == "json":

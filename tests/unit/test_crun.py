@@ -107,12 +107,14 @@ log.write(b'{{"msg": "error executing hook", "level": "error"}}\\n')
 CRUNS_OWN = ("error executing hook", "error")
 
 
-def under_crun(tmp_path: Path, code: str, form: str, stderr: IO[bytes] | int) -> tuple[str, list[tuple[str, str]]]:
+def under_crun(
+    tmp_path: Path, code: str, form: str, stderr: IO[bytes] | int, name: str = "crun"
+) -> tuple[str, list[tuple[str, str]]]:
     """What crun's stderr has if it is a pipe, and its log in each line, when this code has run in its hook's place."""
     log, script = tmp_path / "log", tmp_path / "script"
     script.write_text(CRUN.format(python=sys.executable, code=code))
     words = [script, f"--log-format={form}", "--log", log, "run", "c1"]
-    line = ["bash", "-c", 'exec -a crun "$0" "$@"', sys.executable, *map(str, words)]
+    line = ["bash", "-c", 'exec -a "$0" "$@"', name, sys.executable, *map(str, words)]
     environment = {"PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run(line, check=True, stderr=stderr, text=True, env=environment)
     lines = [json.loads(line) for line in log.read_text().splitlines()]
@@ -137,6 +139,11 @@ def test_what_failed_is_told_where_crun_writes(tmp_path: Path, form: str, told: 
     assert log == ([("oci-gpu-hook: no GPU", "error")] if told else [CRUNS_OWN]) * 2
     assert (tmp_path / "log").stat().st_mode & 0o777 == 0o640
     assert sorted(path.name for path in tmp_path.iterdir()) == ["err", "log", "script"]
+
+
+def test_youkis_log_ends_with_what_failed(tmp_path: Path) -> None:
+    """Of its own lines, which have "message" and "ERROR", the shim of Docker and containerd reads none."""
+    assert under_crun(tmp_path, TELL, "json", subprocess.DEVNULL, "youki")[1] == [("oci-gpu-hook: no GPU", "error")]
 
 
 @pytest.mark.parametrize("kind", ["link", "large", "anothers", "full"])

@@ -274,3 +274,7 @@ def test_several_that_hang_take_the_time_of_one_and_none_loses_what_it_said(firs
     assert said == [childprocess.PythonOutput(b"said", 0 if word == "0" else None) for word in "1101"]
     # One after another they take three times four seconds.
     assert time.monotonic() - begin < 12
+
+
+def test_its_container_has_a_path_without_which_youki_starts_no_program() -> None:
+    assert "PATH=/" in containerstep.configuration("c", Settings(), "/p", "")["process"]["env"]

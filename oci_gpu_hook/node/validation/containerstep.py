@@ -172,7 +172,8 @@ def configuration(id: str, settings: Settings, program: str, label: str) -> dict
         "process": {
             "user": {"uid": 0, "gid": 0},
             "args": [_PROGRAM, "--version"],
-            "env": ["NVIDIA_VISIBLE_DEVICES=all", f"NVIDIA_DRIVER_CAPABILITIES={','.join(capabilities)}"],
+            # youki starts no program without PATH.
+            "env": ["PATH=/", "NVIDIA_VISIBLE_DEVICES=all", f"NVIDIA_DRIVER_CAPABILITIES={','.join(capabilities)}"],
             "cwd": "/",
             "capabilities": {"bounding": ["CAP_SYS_ADMIN"] if must_be_privileged else []},
             "noNewPrivileges": True,
