@@ -163,11 +163,18 @@ def _lxc(named: _Named, file: str | None) -> None:
     if file is None:
         click.echo("\n".join(lines))
     else:
-        found = enginefile.read_settings_file(named.host, os.path.abspath(file))
+        found = enginefile.read_settings_file(named.host, source_of(named.host, os.path.abspath(file)))
         if found.status is None:
             raise UsageError(f"{quoted(file)} is not there", "name the configuration of a container that was made")
         enginefile.write(named.host, found, with_lxc(found.text, lines))
-        click.echo(f"wrote {quoted(file)}: a hook and {len(rules)} rules, from the container's next start on")
+        click.echo(f"wrote {quoted(found.path)}: a hook and {len(rules)} rules, from the container's next start on")
+
+
+def source_of(host: HostRoot, path: str) -> str:
+    """What Proxmox VE makes this configuration of, at each start; the path itself for any other."""
+    made = re.fullmatch(r"/var/lib/lxc/(\d+)/config", path)
+    source = f"/etc/pve/lxc/{made[1]}.conf" if made else ""
+    return source if source and host.stat(source) is not None else path
 
 
 def _nspawn(named: _Named, directory: str, *, is_file: bool) -> None:
@@ -219,7 +226,10 @@ def filled(text: str, names: tuple[str, ...]) -> str:
 
 
 def with_lxc(text: str, lines: list[str]) -> str:
-    """A configuration with these lines in the place of those that were made before; at its end if it has none."""
+    """A configuration with these lines in the place of those that were made before; else at the end of what is live."""
     ours = "".join([f"{line}\n" for line in lines])
-    *before, after = _OF_LXC.split(text if text.endswith("\n") or not text else f"{text}\n")
-    return "".join([*before, ours, after]) if before else after + ours
+    text = text if text.endswith("\n") or not text else f"{text}\n"
+    # What Proxmox VE has below a heading is a snapshot.
+    live, *snapshots = re.split(r"^(?=\[)", text, maxsplit=1, flags=re.MULTILINE)
+    *before, after = _OF_LXC.split(live)
+    return "".join([*([*before, ours, after] if before else [after, ours]), *snapshots])

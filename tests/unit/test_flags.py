@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from oci_gpu_hook.cli import flags
+from oci_gpu_hook.host.root import HostRoot
 from tests.unit import cdi_engine, hosts
 from tests.unit.program import Program
 from tests.vocabulary.host import FACTS, UUID, plant
@@ -93,6 +94,16 @@ def test_any_is_for_ways_by_which_the_hook_chooses(program: Program, tree: Path)
 # LXC.
 
 
+def test_what_proxmox_ve_makes_at_each_start_is_written_where_it_comes_from(tmp_path: Path) -> None:
+    made, source = "/var/lib/lxc/100/config", "/etc/pve/lxc/100.conf"
+    host = HostRoot(str(tmp_path))
+    assert flags.source_of(host, made) == made
+    hosts.plant(tmp_path, source, "arch: amd64\n")
+    assert flags.source_of(host, made) == source
+    for other in ("/var/lib/lxc/101/config", "/var/lib/lxc/one/config", "/srv/100/config", source):
+        assert flags.source_of(host, other) == other
+
+
 def test_lines_of_lxc_are_exchanged_for_new_ones() -> None:
     """All else of a configuration stays, in its order."""
     hook = "lxc.hook.mount = /bin/sh -c 'exec nvidia-container-cli {}'"
@@ -108,6 +119,9 @@ def test_lines_of_lxc_are_exchanged_for_new_ones() -> None:
         ([odd, "", end], [odd, "", end, *new]),
         ([*theirs, *old, fuse, *theirs, end], [*theirs, *new, fuse, *theirs, end]),
         ([*old, end, *old], [end, *new]),
+        # A snapshot of Proxmox VE's has copies.
+        ([end, "[before]", *old, end], [end, *new, "[before]", *old, end]),
+        ([*old, end, "", "[before]", *old], [*new, end, "", "[before]", *old]),
     ):
         text = flags.with_lxc("".join([f"{line}\n" for line in before]), new)
         assert text == "".join([f"{line}\n" for line in after])
