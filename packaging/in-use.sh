@@ -66,7 +66,8 @@ done
 
 # /run/cdi/oci-gpu-hook.yaml is the service's, and goes with it.
 for file in /etc/cdi/*.json /etc/cdi/*.yaml /run/cdi/*.json /run/cdi/*.yaml; do
-    if [ "$file" != /run/cdi/oci-gpu-hook.yaml ] && grep -qs '"oci-gpu-hook"' "$file"; then
+    # shellcheck disable=SC3013
+    if [ ! "$file" -ef /run/cdi/oci-gpu-hook.yaml ] && grep -qs '"oci-gpu-hook"' "$file"; then
         say "$file starts the hook: without it no container by its CDI devices starts (oci-gpu-hook cdi remove $file)"
     fi
 done

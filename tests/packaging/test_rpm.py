@@ -111,6 +111,10 @@ def test_a_runtime_that_is_in_use_is_not_erased(view: View, release: Release) ->
         write(view / f"usr/bin/{name}", "", 0o755)
     # As the manual has it for k3s.
     (view / "usr/bin/nvidia-container-runtime").symlink_to("oci-gpu-runtime")
+    # The service's, which goes with it, by the name that some programs look for.
+    write(view / "run/cdi/oci-gpu-hook.yaml", 'args: ["oci-gpu-hook"]\n')
+    (view / "etc/cdi").mkdir()
+    (view / "etc/cdi/nvidia.yaml").symlink_to("/run/cdi/oci-gpu-hook.yaml")
     for path, text in NOT_IN_USE.items():
         write(view / path, text)
     for path, text, told in IN_USE:
