@@ -290,6 +290,20 @@ def test_an_engine_is_installed_by_the_distributions_own_tool(tmp_path: Path) ->
     assert [f.remedy for f in found if f.check == "engines"] == ["dnf install podman"]
 
 
+def test_ubuntus_packages_of_a_driver(tmp_path: Path) -> None:
+    """They have its branch in their names; those for servers are of the same versions, and exclude the others."""
+    hosts.plant(tmp_path, "/etc/os-release", "ID=ubuntu\n")
+    host = HostRoot(str(tmp_path))
+    found = drivercheck.absent(host, (), DriverError("no driver"), "apt")
+    assert found.remedy == "apt install ubuntu-drivers-common && ubuntu-drivers install"
+    lacks = SimpleNamespace(why="", found="", capability="compute", name="libcuda")
+    inventory: Any = SimpleNamespace(driver_version="580.178.04", unknown=(), misfits=(lacks,), libraries=())
+    for names in ("compute-[0-9]*", "compute-[0-9]*-server"):
+        _, missing = drivercheck._parts(host, "/", inventory, "apt")
+        assert f"""|{names}))$"),?version("^580[.]178[.]04"))'""" in missing.remedy
+        hosts.plant(tmp_path, "/usr/share/doc/nvidia-kernel-common-580-server/copyright", "")
+
+
 def test_nouveau_is_named() -> None:
     found = drivercheck.absent(HostRoot(), ("nouveau",), DriverError("no driver"), "dnf")
     assert "nouveau" in found.seen

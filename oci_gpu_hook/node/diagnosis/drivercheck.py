@@ -34,20 +34,24 @@ _LOAD_PEER_MEMORY = then(
     command("sh", "-c", "echo nvidia_peermem >/etc/modules-load.d/nvidia-peermem.conf"),
 )
 
+_RELEASE = "/etc/os-release"
 # By the distribution's package manager.
 _INSTALL = {
     "dnf": command("dnf", "install", "nvidia-driver", "nvidia-driver-cuda"),
     "apt": command("apt", "install", "nvidia-driver", "nvidia-smi"),
 }
+# Where packages have the branch in their names, and this knows which serves the GPU.
+_BY_UBUNTU = then(command("apt", "install", "ubuntu-drivers-common"), command("ubuntu-drivers", "install"))
 # Where NVIDIA's GPU operator has the root of its driver container.
 _OPERATORS = "/run/nvidia/driver"
 _NODES = command("oci-gpu-hook", "inventory", "refresh", "--nodes")
 _REINSTALL = command("dnf", "reinstall", "nvidia-*", "libnvidia-*")
-# Packages of a driver, of whichever variant: libcuda1, libnvidia-tesla-470-cuda1, libnvidia-compute-580.
-_LIBRARIES = "^lib(cuda1|nvidia-(.*-)?(cuda1|ml1|compute-.*))$"
+# Packages of a driver, of whichever variant: libcuda1, libnvidia-tesla-470-cuda1; Ubuntu's libnvidia-compute-580, and
+# libnvidia-compute-580-server, which is of the same version and excludes it.
+_LIBRARIES, _SERVERS = "^lib(cuda1|nvidia-(.*-)?(cuda1|ml1|compute-[0-9]*{}))$", "nvidia-kernel-common-{}-server"
 _UPGRADE = {
     "dnf": command("dnf", "upgrade", "nvidia-*", "libnvidia-*"),
-    "apt": command("apt", "install", "--only-upgrade", "libnvidia-*", "libcuda1"),
+    "apt": command("apt", "install", "--only-upgrade", '?and(?installed,?name("^lib(cuda1|nvidia-)"))'),
 }
 # The folder that our command looks in last: of Debian's components contrib alone has python3-pynvml, and not every dnf
 # has nvidia-ml-py.  What root's pip puts into /usr/local a Python of Red Hat's does not see if it is started by -I.
@@ -89,7 +93,7 @@ def absent(host: HostRoot, modules: tuple[str, ...], err: DriverError, tool: str
         return failed("driver", err.message, command("oci-gpu-hook", "info", "--settings", note="driver-root"))
     if host.stat(nodes.CONTROL) is not None or "nvidia" in modules:
         return failed("driver", err.message, "modprobe", "nvidia")
-    return failed("driver", err.message, _INSTALL[tool])
+    return failed("driver", err.message, _BY_UBUNTU if "ubuntu" in host.text(_RELEASE) else _INSTALL[tool])
 
 
 def of_platform(host: HostRoot, kind: str, proof: str) -> list[Finding]:
@@ -139,12 +143,12 @@ def _parts(host: HostRoot, driver_root: str, found: DriverInventory, tool: str) 
             findings.append(failed("libraries", why, _owners(host, why)))
             continue
         if not misfit.found:
-            remedy = _of_version(tool, kernel, _INSTALL["dnf"])
+            remedy = _of_version(host, tool, kernel, _INSTALL["dnf"])
             if driver_root == "/" and host.stat(f"{_OPERATORS}/usr"):
                 remedy = command("vi", SETTINGS, note=f"driver-root = {_OPERATORS}")
             seen = f"of version {kernel} is missing: {misfit.capability} is not served"
         elif misfit.found == kernel:
-            remedy = _of_version(tool, kernel, _REINSTALL, "--reinstall")
+            remedy = _of_version(host, tool, kernel, _REINSTALL, "--reinstall")
             seen = f"of version {kernel} is cut off or no library: its installation did not end"
         else:
             # After an upgrade the files are new, and the loaded module is still the old one.
@@ -157,11 +161,12 @@ def _parts(host: HostRoot, driver_root: str, found: DriverInventory, tool: str) 
     return [*dict.fromkeys(findings)]
 
 
-def _of_version(tool: str, version: str, by_dnf: Remedy, *options: str) -> Remedy:
+def _of_version(host: HostRoot, tool: str, version: str, by_dnf: Remedy, *options: str) -> Remedy:
     """The command that installs the libraries' packages that are of the module's version, and of no other driver."""
-    number = version.replace(".", "[.]")
+    is_servers = host.stat(f"/usr/share/doc/{_SERVERS.format(version.partition('.')[0])}") is not None
+    names, number = _LIBRARIES.format("-server" if is_servers else ""), version.replace(".", "[.]")
     # apt-patterns(7).
-    pattern = f'?and(?name("{_LIBRARIES}"),?version("^{number}"))'
+    pattern = f'?and(?name("{names}"),?version("^{number}"))'
     return command("apt", "install", *options, pattern) if tool == "apt" else by_dnf
 
 
