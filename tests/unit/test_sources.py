@@ -121,6 +121,8 @@ ASKS: list[tuple[Inputs, Settings, str, tuple[str, ...]]] = [
         )
     ],
     (Inputs({VISIBLE: "1"}), SWARM, "env", ("1",)),
+    # As Isaac ROS 3.2 asks on a Jetson.
+    (Inputs({VISIBLE: "nvidia.com/gpu=all,nvidia.com/pva=all"}), PLAIN_SETTINGS, "env", ("all",)),
     *[
         (annotated({}, annotations), PLAIN_SETTINGS, "annotations", expected)
         for annotations, expected in (
