@@ -68,8 +68,7 @@ def _findings(host: HostRoot, found: Running, config: str | None, looked: Callab
     findings, plan = _wanted(host, inside, found, config)
     if plan is None and is_failed(findings):
         return findings
-    seen = _seen(host, inside, found.pid, found.id, plan, looked)
-    return [*findings, *judged.judge(plan, seen, found)]
+    return [*findings, *judged.judge(plan, _seen(host, inside, found.pid, found.id, plan, looked), found)]
 
 
 def _wanted(

@@ -151,5 +151,4 @@ def labels(driver: str, selinux: str, validation: Validation | None, unhealthy: 
 
 def label_value(words: str) -> str:
     """What Kubernetes takes as a label's value: letters, digits, ``-_.``, 63 at most, a letter or digit at each end."""
-    kept = _NOT_ALLOWED.sub("", words)
-    return "-".join(kept.split())[:_LONGEST].strip("-_.")
+    return "-".join(_NOT_ALLOWED.sub("", words).split())[:_LONGEST].strip("-_.")

@@ -67,8 +67,7 @@ def refresh(nodes: bool, nvml_timeout: float, is_json: bool, config: str | None,
         others = hardware.refresh(host)
     found = accelerators.find_accelerators(host, driver_root, others, lambda: _refresh(host, driver_root, nvml_timeout))
     lines = [*(_summary(host, found.nvidia) if found.nvidia else []), *_other_summaries(found)]
-    path = host.path.rstrip("/") + SAVED if found.nvidia else ""
-    document = {"saved": path, **accelerators.document(found)}
+    document = {"saved": host.path.rstrip("/") + SAVED if found.nvidia else "", **accelerators.document(found)}
     show(is_json, document, [*lines, *accelerators.wrong_lines(found.wrong)])
     if found.error and hardware.expects_nvidia(host):
         raise found.error

@@ -154,8 +154,7 @@ def _explained(found: tuple[denials.Denial, ...]) -> list[str]:
 def policy_folder() -> str:
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     installed = os.path.join(package, "../../../share/selinux/packages/oci-gpu-hook")
-    folder = installed if os.path.isdir(installed) else os.path.join(package, "../policy")
-    return os.path.normpath(folder)
+    return os.path.normpath(installed if os.path.isdir(installed) else os.path.join(package, "../policy"))
 
 
 def _semodule(host: HostRoot, words: list[str]) -> None:

@@ -274,5 +274,4 @@ class _Validation:
             computed.append(it)
             yield it
         if self.is_root:
-            tested = workload.by_gpu(found, computed)
-            healthrecord.renew(root, None, tested, until)
+            healthrecord.renew(root, None, workload.by_gpu(found, computed), until)

@@ -45,8 +45,7 @@ DEV_IS_HOSTS = "the container's /dev is the host's own: no node is made in it"
 
 
 def some(items: list[str] | tuple[str, ...], between: str = ", ", most: int = MAX_SHOWN) -> str:
-    more = f" and {len(items) - most} more" if len(items) > most else ""
-    return between.join(items[:most]) + more
+    return between.join(items[:most]) + (f" and {len(items) - most} more" if len(items) > most else "")
 
 
 class Container(NamedTuple):

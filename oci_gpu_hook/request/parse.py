@@ -44,8 +44,7 @@ def parse_request(
         notes += check_sections(settings)
     notes += unknown
     if not asks:
-        alone = Request(of_vendors[0].source, (), (), vendors=of_vendors) if of_vendors else None
-        return alone, tuple(notes)
+        return Request(of_vendors[0].source, (), (), vendors=of_vendors) if of_vendors else None, tuple(notes)
     environment = inputs.environment
     is_single = any(map(selectors.is_mig, (*devices, *nodes))) or bool(any_of and any_of.profile)
     mig_config, mig_monitor = [_manages_mig(inputs, settings, it, is_single) for it in words.MIG_MANAGEMENT]

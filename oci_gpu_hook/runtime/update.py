@@ -40,8 +40,7 @@ def main() -> None:
 def without_devices(data: bytes, config: str) -> bytes:
     """The resources without their device rules, if these are config.json's; what is none is the real runtime's."""
     try:
-        resources = object_of(data, "the update")
-        wanted = Bundle("", {"linux": {"resources": resources}}).device_rules()
+        wanted = Bundle("", {"linux": {"resources": object_of(data, "the update")}}).device_rules()
     except BundleError:
         return data
     rules = Bundle(config, read_object(config, open_file(config))).device_rules() if wanted else ()

@@ -102,8 +102,7 @@ def content(host: HostRoot, path: str) -> bytes:
 
 def files_now(host: HostRoot) -> FilesNow:
     files = [(path, identity(host, path)) for path in list_files(host)]
-    ways = [(path, way(host, path)) for path in WAYS] if files else []
-    return (*files, *ways)
+    return (*files, *[(path, way(host, path)) for path in WAYS if files])
 
 
 def read_known(host: HostRoot, now: FilesNow) -> tuple[KnownVendor, ...] | None:

@@ -84,8 +84,7 @@ def _group(name: str, value: object, place: str) -> Group:
     # oci-decorator's files list a library that is preloaded among the programs.
     names = [(item, f"{item.path.rpartition('/')[2]}.") for item in binaries]
     misplaced = [item for item, name in names if ".so." in name or ".so*" in name]
-    programs = [item for item in binaries if item not in misplaced]
-    files = (*programs, *folders, *others)
+    files = (*[item for item in binaries if item not in misplaced], *folders, *others)
     return Group(name, lists.get("devices", ()), (*libraries, *misplaced), files, lists.get("sockets", ()))
 
 

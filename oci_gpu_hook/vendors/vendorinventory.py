@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     See = Callable[[str], object]
 
 # See `inventory.HEADING`.
-HEADING = b"oci-gpu-hook vendors 521534d0\n"
+HEADING = b"oci-gpu-hook vendors 079bd73c\n"
 PREFIX = "vendor."
 
 LARGEST_FILE = 1 << 20

@@ -150,8 +150,7 @@ class Survey:
             text = self._host.link(path)
             if text is None:
                 return
-            folder = path.rpartition("/")[0]
-            path = text if text.startswith("/") else f"{folder}/{text}"
+            path = text if text.startswith("/") else f"{path.rpartition('/')[0]}/{text}"
             self._see_down(path.rpartition("/")[0])
 
     def _see_down(self, folder: str) -> None:

@@ -45,8 +45,7 @@ def vendor(host: HostRoot, see: See = lambda _: None) -> Vendor:
     libraries = (*required, Item(f"{LIBRARIES}/lib*.so*", LIBRARIES))
     stored = [Item(f"{store}/{pattern}") for store in stores(host, see) for pattern in OF_STORE]
     # WSL's PATH has the folder of the libraries, and a container's does not.
-    program = Item(f"{LIBRARIES}/nvidia-smi", "/usr/bin")
-    main = Group("wsl", (DevicePattern(DXG),), libraries, (program,))
+    main = Group("wsl", (DevicePattern(DXG),), libraries, (Item(f"{LIBRARIES}/nvidia-smi", "/usr/bin"),))
     return Vendor(WSL_FOLDER, VISIBLE_DEVICES, (main, Group("driver store", files=tuple(stored))), KIND)
 
 

@@ -71,8 +71,7 @@ def of_folders(opened: dict[str, str], readers: tuple[Engine, ...]) -> Iterator[
     for folder, why in opened.items():
         named = [reader.folders_file for reader in readers if folder in reader.folders and reader.folders_file]
         seen = f"{folder}: {why}, and who writes there chooses what containers get"
-        remedy = command("vi", named[0]) if named else roots_alone(folder)
-        yield warned("CDI", seen, remedy)
+        yield warned("CDI", seen, command("vi", named[0]) if named else roots_alone(folder))
 
 
 def unseen(

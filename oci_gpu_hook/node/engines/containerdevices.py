@@ -64,8 +64,7 @@ class Wanted(NamedTuple):
     @property
     def folders(self) -> tuple[str, ...]:
         """Where the host has them, and where a container has them as a rule."""
-        others = [path.rpartition("/")[0] for path, _, _ in self.nodes]
-        return tuple(dict.fromkeys([*_FOLDERS, *others]))
+        return tuple(dict.fromkeys([*_FOLDERS, *[path.rpartition("/")[0] for path, _, _ in self.nodes]]))
 
 
 class ContainerNode(NamedTuple):

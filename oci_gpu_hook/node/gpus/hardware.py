@@ -36,8 +36,7 @@ class FoundVendors(NamedTuple):
 
 def nvidia(host: HostRoot, driver_root: str) -> DriverInventory:
     """The saved inventory while it is true, as only that has NVML's answer, else a new one; nothing is saved."""
-    found = survey.read_true(host, driver_root) or survey.survey(host, driver_root)
-    return of_this_host(host, found)
+    return of_this_host(host, survey.read_true(host, driver_root) or survey.survey(host, driver_root))
 
 
 def find_vendors(host: HostRoot, *, saved_only: bool = False) -> FoundVendors:

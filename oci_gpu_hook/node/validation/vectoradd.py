@@ -123,8 +123,7 @@ def _added() -> dict[str, Any]:
     device = _made("cuDeviceGet", 0)
     name = array("B", bytes(_LONGEST_TEXT))
     _call("cuDeviceGetName", _address(name), _LONGEST_TEXT, device)
-    context = _made("cuDevicePrimaryCtxRetain", device)
-    _call("cuCtxSetCurrent", context)
+    _call("cuCtxSetCurrent", _made("cuDevicePrimaryCtxRetain", device))
     uuid = array("B", bytes(16))
     _call("cuDeviceGetUuid_v2", _address(uuid), device)
     return {"device": _c_string(name), "uuid": str(UUID(bytes=uuid.tobytes())), "differs": compare(_sums())}
@@ -132,8 +131,7 @@ def _added() -> dict[str, Any]:
 
 def _sums() -> list[float]:
     source, entry = array("B", PTX.encode() + b"\0"), array("B", KERNEL.encode() + b"\0")
-    module = _made("cuModuleLoadData", _address(source))
-    kernel = _made("cuModuleGetFunction", module, _address(entry))
+    kernel = _made("cuModuleGetFunction", _made("cuModuleLoadData", _address(source)), _address(entry))
     # The GPU's memory may hold the sums of an earlier run.
     found = array("f", [float("nan")] * ELEMENTS)
     memory, size = [], ELEMENTS * _FLOAT_BYTES
