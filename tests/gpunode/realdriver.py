@@ -281,7 +281,7 @@ def version(source: str) -> str:
     folder = folder_of(source)
     for path in packages(folder):
         name, _, rest = os.path.basename(path).partition("_")
-        if name.endswith("cuda1"):
+        if name.endswith("cuda1") or name.startswith("libnvidia-compute-"):
             return rest.partition("_")[0].partition("-")[0]
     return look(below(folder)).version
 
