@@ -83,9 +83,8 @@ def install(host: HostRoot) -> None:
     With --host-root nothing is loaded, labelled or turned on or off.
     """
     files = [f"{policy_folder()}/{name}.cil" for name in libselinux.MODULES]
-    for file in files:
-        if not os.path.exists(file):
-            raise ConfigError(f"the policy module {file} is missing", "install oci-gpu-hook-selinux, or this again")
+    for file in [it for it in files if not os.path.exists(it)]:
+        raise ConfigError(f"the policy module {file} is missing", "install oci-gpu-hook-selinux, or this again")
     _semodule(host, [word for file in files for word in ("-i", file)])
     click.echo(f"installed {', '.join(libselinux.MODULES)}")
     name, version = libselinux.CGROUP_V1_BOOLEAN, kernelconfig.cgroup_version(host) if host.path == "/" else ""

@@ -88,8 +88,7 @@ def character_majors(host: HostRoot) -> dict[str, int]:
 
 
 def character_major(host: HostRoot, name: str) -> int | None:
-    text = host.text(DEVICES).partition("Block devices:")[0]
-    before, found, _ = text.partition(f" {name}\n")
+    before, found, _ = host.text(DEVICES).partition("Block devices:")[0].partition(f" {name}\n")
     return decimal(before.rpartition("\n")[2].strip()) if found else None
 
 

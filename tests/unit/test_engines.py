@@ -297,6 +297,15 @@ def test_a_dockerd_that_runs_tells_its_path_and_its_file(tree: Path) -> None:
     assert found is not None and found.file == "/gone" and len(findings(tree)) == 1
 
 
+def test_a_docker_that_is_a_snap_cannot_start_the_hook(tree: Path) -> None:
+    program(tree, "/snap/bin/docker")
+    (found,) = findings(tree)
+    assert found.level == PASS
+    (tree / "usr/bin/dockerd").unlink()
+    (found,) = findings(tree)
+    assert (found.level, "such as docker.io" in found.remedy) == (WARN, True)
+
+
 def test_a_daemon_json_that_is_no_object_is_a_warning(tree: Path) -> None:
     hosts.plant(tree, JSON, "[]")
     _, found = findings(tree)

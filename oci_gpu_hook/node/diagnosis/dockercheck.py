@@ -15,7 +15,7 @@ from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.descriptors import closing
 from oci_gpu_hook.node.diagnosis import Finding, failed, passed, warned
 from oci_gpu_hook.node.diagnosis.enginecheck import of_runtimes
-from oci_gpu_hook.node.diagnosis.remedy import command, install, reread, roots_alone, then
+from oci_gpu_hook.node.diagnosis.remedy import command, in_words, install, reread, roots_alone, then
 from oci_gpu_hook.node.engines import containerdevices, installed
 from oci_gpu_hook.node.engines.enginekinds import DOCKER
 from oci_gpu_hook.node.engines.installed import PATH, find_program
@@ -23,6 +23,7 @@ from oci_gpu_hook.node.machine import processes
 from oci_gpu_hook.record import NamedTuple
 
 _CHECK = DOCKER.name
+_SNAPS = "/snap/bin/docker"
 # dockerd looks for it in its PATH, once, when it starts.
 _LINK = "nvidia-container-runtime-hook"
 # The boot and a process's start are told in whole seconds each.
@@ -54,7 +55,7 @@ def find_docker(host: HostRoot) -> Docker | None:
     dockerds = (pid for pid in processes.numbers(host) if processes.program(host, pid) == "dockerd")
     pid, began = next(((pid, began) for pid in dockerds if (began := processes.started(host, pid)) is not None), (0, 0))
     if not pid and not find_program(host, "dockerd", PATH):
-        return None
+        return Docker(PATH, _SNAPS, "", "") if host.stat(_SNAPS) is not None else None
     folders, file = PATH, DOCKER.ours
     if pid:
         variables = dict([item.partition("=")[::2] for item in processes.environment(host, pid)])
@@ -64,8 +65,7 @@ def find_docker(host: HostRoot) -> Docker | None:
             option, equals, value = word.partition("=")
             file = (value if equals else after) if option == "--config-file" else file
     found = find_program(host, _LINK, folders)
-    leads_to = host.real(found) if found else ""
-    docker = Docker(folders, file, found, leads_to, pid, containerdevices.since(host, began))
+    docker = Docker(folders, file, found, host.real(found) if found else "", pid, containerdevices.since(host, began))
     try:
         return docker._replace(settings=installed.docker_settings(host, file))
     except ValueError as err:
@@ -74,6 +74,9 @@ def find_docker(host: HostRoot) -> Docker | None:
 
 def docker(host: HostRoot, found: Docker, entry: str, tool: str) -> list[Finding]:
     """What Docker is served by on this host; entry: the entry script, links resolved."""
+    if found.file == _SNAPS:
+        seen = "Docker is a snap: it sees no program of this host's, and its containers get no GPU by the hook"
+        return [warned(_CHECK, seen, in_words("use another package of Docker, such as docker.io"))]
     rivals = [path for name in _RIVALS if (path := find_program(host, name, found.folders))]
     findings = [_ours(host, found) if found.leads_to == entry else _not_ours(host, found, bool(rivals), tool)]
     if found.leads_to == entry and rivals:
@@ -84,9 +87,8 @@ def docker(host: HostRoot, found: Docker, entry: str, tool: str) -> list[Finding
     # Who else than root could decide what dockerd reads could be root.
     elif fault := host.openness(found.file):
         # What others may have written must not become root's.
-        remedy = command("rm", found.file, note="a link: write a file in its place")
-        if host.link(found.file) is None:
-            remedy = roots_alone(found.file.rpartition("/")[0], found.file)
+        away = command("rm", found.file, note="a link: write a file in its place")
+        remedy = roots_alone(found.file.rpartition("/")[0], found.file) if host.link(found.file) is None else away
         findings.append(warned(_CHECK, f"{found.file}: {fault}, and who writes it is root", remedy))
     runtimes = installed.of_docker(host, found.settings or {}, found.file, found.folders)
     return findings + of_runtimes(_CHECK, [item for item in runtimes if item.is_ours], "containers", tool)
