@@ -53,10 +53,9 @@ def configure(
     """Name our runtime, or our hook's folder, in an engine's settings.
 
     docker gets the runtime in /etc/docker/daemon.json, where all else stays as it is.  The others get a file of ours,
-    99-oci-gpu-hook: containerd the runtime, for pods (in k3s and RKE2 by their template; for MicroK8s's the lines are
-    printed); crio the folder, unless CRI-O looks there by itself, and with --name a runtime; podman the folder, as by
-    its --hooks-dir, for rootless podman too, and with --set-as-default the runtime, behind which crun's containers keep
-    their GPUs through 'podman update'.
+    99-oci-gpu-hook: containerd the runtime, for pods (in k3s and RKE2 by their template); crio the folder, unless CRI-O
+    looks there by itself, and with --name a runtime; podman the folder, as by its --hooks-dir, for rootless podman too,
+    and with --set-as-default the runtime, behind which crun's containers keep their GPUs through 'podman update'.
 
     With --swarm docker gets this host's GPUs as node-generic-resources: by UUID, and those in MIG mode by their MIG
     devices.  With --shares N a GPU is named N times, as GPU-UUID-0 and so on; a MIG device is a share already, and is

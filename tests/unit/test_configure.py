@@ -485,7 +485,7 @@ def test_a_template_of_the_administrators_stays_and_nvidia_is_k3ss_own_name(prog
     assert theirs.read_text() == BASE
 
 
-K0S, MICROK8S = "etc/k0s/", "var/snap/microk8s/current/args/containerd-template.toml"
+K0S = "etc/k0s/"
 CRI = {2: "grpc.v1.cri", 3: "cri.v1.runtime"}
 
 
@@ -493,6 +493,7 @@ CRI = {2: "grpc.v1.cri", 3: "cri.v1.runtime"}
 def test_k0s_gets_a_drop_in_in_its_own_folder(program: Program, tree: Path, version: int) -> None:
     """Before 1.36, with containerd 1, it merges drop-ins into a file that its containerd.toml imports: none is lost."""
     merged = "/run/k0s/containerd-cri.toml"
+    (tree / "run/k0s").mkdir()
     imports = merged if version == 2 else "/etc/k0s/containerd.d/*.toml"
     planted(tree, CONTAINERD, "version = 3\n")
     planted(tree, f"{K0S}containerd.toml", f"# k0s_managed=true\nversion = {version}\nimports = ['{imports}']\n")
@@ -509,30 +510,30 @@ def test_k0s_gets_a_drop_in_in_its_own_folder(program: Program, tree: Path, vers
     # What k0s has made of it counts for nothing, or a later call would leave out what an earlier one has written.
     assert program(*words(tree, "containerd", "--set-as-default")) == f"nothing to do in /{ours}\n"
     assert program(*words(tree, "containerd", "--remove")) == f"removed /{ours}\n"
-    # Settings of the administrator's, which may read no drop-ins.
-    planted(tree, f"{K0S}containerd.toml", f"version = {version}\n")
+
+
+def test_settings_of_k0s_that_k0s_no_longer_writes_are_any_containerds(program: Program, tree: Path) -> None:
+    (tree / "run/k0s").mkdir()
+    held = "[plugins.'io.containerd.grpc.v1.cri']\nsandbox_image = 'pause'\n"
+    planted(tree, f"{K0S}containerd.toml", f"version = 2\n{held}")
+    program(*words(tree, "containerd"), code=4)
+    assert f"containerd 1 would lose what /{K0S}containerd.toml has of this plugin" in program.err
+    planted(tree, f"{K0S}containerd.toml", "version = 3\n")
     program(*words(tree, "containerd"))
     line = 'imports = ["/etc/k0s/containerd.d/*.toml"]'
     assert f"containerd reads it once /{K0S}containerd.toml has this line ahead of its tables: {line}" in program.err
 
 
-def test_microk8s_gets_lines_for_the_template_of_its_settings(program: Program, tree: Path) -> None:
-    head = "version = 2\n[plugins.'io.containerd.grpc.v1.cri'.containerd]\n"
-    runc = f"{RUNTIME.format(CRI[2], 'runc').replace('io.containerd.runc.v2', '${RUNTIME_TYPE}')}"
-    nvidias = f"{OPTIONS.format(CRI[2], 'nvidia-container-runtime')}BinaryName = 'nvidia-container-runtime'\n"
-    text = f"{head}default_runtime_name = '${{RUNTIME}}'\n{runc}{nvidias}"
-    template = planted(tree, MICROK8S, text)
-    lines = program(*words(tree, "containerd", "--set-as-default"), code=4)
-    assert f"/{MICROK8S} has no drop-ins: add these lines to its tables" in program.err
-    default, ours = lines.split("[plugins", 2)[1:]
-    assert default.endswith('  default_runtime_name = "oci-gpu-runtime"\n')
-    template.write_text(text.replace("${RUNTIME}", "oci-gpu-runtime") + f"[plugins{ours}")
-    assert program(*words(tree, "containerd", "--set-as-default")) == f"nothing to do in {CONTAINERDS_OURS}\n"
-    assert program.err == f"containerd has it by /{MICROK8S}\n"
-    # A containerd of the host's own goes before it, and has nothing of it.
+def test_a_k0s_that_is_gone_has_left_its_settings(program: Program, tree: Path) -> None:
+    planted(tree, f"{K0S}containerd.toml", "version = 3\nimports = ['/etc/k0s/containerd.d/*.toml']\n")
     planted(tree, CONTAINERD, f"version = 3\n{IMPORTS}")
     assert program(*words(tree, "containerd")) == f"wrote {CONTAINERDS_OURS}\n"
     assert program.err == "so that it holds: systemctl restart containerd\n"
+
+
+def test_microk8s_needs_another_way(program: Program, tree: Path) -> None:
+    hosts.plant(tree, "snap/bin/microk8s", "")
+    assert "MicroK8s needs a link: oci-gpu-hook-kubernetes(7)" in program.mistake(4, *words(tree, "containerd"))
 
 
 def test_without_a_toml_parser_one_is_named(program: Program, tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -153,31 +153,22 @@ def test_what_k3s_writes_at_each_start_is_not_named_to_be_changed(tmp_path: Path
     assert gone.remedy == f"vi {ours}"
 
 
-def test_k0s_and_microk8s_are_containerds_too(tmp_path: Path) -> None:
-    """A template of MicroK8s' names two runtimes by itself that few hosts have."""
-    table = "[plugins.x.containerd.runtimes.{}.options]\nBinaryName = '{}'\n"
-    theirs = table.format("nvidia-container-runtime", "nvidia-container-runtime") + table.format("kata", "kata-runtime")
-    microk8s = {enginekinds.MICROK8S: theirs, "/snap/bin/microk8s": ""}
-    (none,) = diagnosis.containerd(host(tmp_path / "none", **microk8s), "apt", is_alone=False)
+def test_k0s_has_a_containerd_too(tmp_path: Path) -> None:
+    """It looks for drop-ins, and reads its other settings when it starts its containerd."""
+    hosts.plant(tmp_path, "/usr/local/bin/k0s", "")
+    assert installed.is_there(HostRoot(str(tmp_path)), enginekinds.CONTAINERD)
+    (none,) = diagnosis.containerd(HostRoot(str(tmp_path)), "apt", is_alone=False)
     assert (none.level, none.remedy) == (WARN, "oci-gpu-hook configure containerd --set-as-default")
-    assert installed.is_there(HostRoot(str(tmp_path / "none")), enginekinds.CONTAINERD)
-    linked = tmp_path / "linked"
-    root = host(linked, **microk8s, **{"/usr/bin/oci-gpu-runtime": ""})
-    (linked / "usr/bin/oci-gpu-runtime").chmod(0o755)
-    (linked / "usr/bin/nvidia-container-runtime").symlink_to("oci-gpu-runtime")
-    assert [it.level for it in diagnosis.containerd(root, "apt", is_alone=True)] == [PASS]
-    gone = f"{theirs}{table.format('ours', '/usr/bin/oci-gpu-runtime')}"
-    missing, *_ = diagnosis.containerd(host(tmp_path / "gone", **{enginekinds.MICROK8S: gone}), "apt", is_alone=True)
-    assert (missing.level, "as the runtime ours, and it is not there" in missing.seen) == (FAIL, True)
-    default = f"[plugins.x.containerd]\ndefault_runtime_name = 'nvidia'\n{table.format('nvidia', SHIM)}"
-    for file, again in ((enginekinds.MICROK8S, " && snap restart microk8s"), ("/etc/k0s/containerd.d/1.toml", "")):
-        shims = installed.shims(host(tmp_path / file[1:3], **{file: default, SHIM: ""}), ())
+    table = "[plugins.x.containerd]\ndefault_runtime_name = 'nvidia'\n"
+    table += f"[plugins.x.containerd.runtimes.nvidia.options]\nBinaryName = '{SHIM}'\n"
+    for name, again in (("containerd.toml", " && systemctl restart 'k0s*'"), ("containerd.d/1.toml", "")):
+        file = f"/etc/k0s/{name}"
+        shims = installed.shims(host(tmp_path / name.replace("/", ""), **{file: table, SHIM: ""}), ())
         (found,) = diagnosis.other_hooks((), (), shims)
         assert found.remedy == f"sed -i '/^ *default_runtime_name *=/d' {file}{again}"
-    hosts.plant(tmp_path / "k0s", "/usr/local/bin/k0s", "")
-    assert installed.is_there(HostRoot(str(tmp_path / "k0s")), enginekinds.CONTAINERD)
-    (warned,) = diagnosis.containerd(HostRoot(str(tmp_path / "k0s")), "apt", is_alone=False)
-    assert warned.level == WARN
+    # What it makes of the drop-ins itself is not named to be changed.
+    imports = {"/etc/k0s/containerd.toml": f"imports = ['{enginekinds.K0S_MERGED}']\n", enginekinds.K0S_MERGED: table}
+    assert installed.of_containerd(host(tmp_path / "merged", **imports)) == []
 
 
 BROKEN = f"{CRIO}.d/10-broken"
@@ -233,9 +224,7 @@ def test_each_engine_is_known_wherever_one_must_be() -> None:
     script = (ROOT / "packaging/in-use.sh").read_text(encoding="utf-8")
     for kind in enginekinds.ENGINES:
         files = [file for file in (*kind.files, kind.ours) if file.startswith(("/etc/", "/var/"))]
-        folders = {
-            file.partition("/config.toml")[0] if "/var/lib" in file else file.rpartition("/")[0] for file in files
-        }
+        folders = {file.partition("/config.toml")[0] if "/var/" in file else file.rpartition("/")[0] for file in files}
         assert [folder for folder in folders if f" {folder}/" not in script] == []
         assert (kind in configuration.WAYS) == bool(kind.word)
 

@@ -14,7 +14,7 @@ from oci_gpu_hook.node.diagnosis import PASS, Finding, failed, passed, warned
 from oci_gpu_hook.node.diagnosis.remedy import NOTHING, Remedy, command, install, reread, roots_alone, then
 from oci_gpu_hook.node.diagnosis.systemcheck import python
 from oci_gpu_hook.node.engines import installed
-from oci_gpu_hook.node.engines.enginekinds import BY_NAME, CONTAINERD, DOCKER, ENGINES, MICROK8S, PODMAN, EngineKind
+from oci_gpu_hook.node.engines.enginekinds import BY_NAME, CONTAINERD, DOCKER, ENGINES, PODMAN, EngineKind
 from oci_gpu_hook.node.engines.installed import OURS, START, Engine, NoParser, Registration, Runtime, find_program
 from oci_gpu_hook.node.machine import childprocess
 
@@ -111,10 +111,11 @@ def _rancher(file: str) -> str:
 
 
 def _again(file: str, kind: EngineKind) -> Remedy:
-    """What makes an engine read this file of its settings again; k0s looks for changes."""
-    if _rancher(file):
-        return command("systemctl", "restart", f"{_rancher(file)}*")
-    return command("snap", "restart", "microk8s") if file == MICROK8S else NOTHING if "/k0s/" in file else reread(kind)
+    """What makes an engine read this file of its settings again; k0s looks for drop-ins."""
+    unit = _rancher(file) or ("k0s" if "/etc/k0s/" in file else "")
+    if "/k0s/containerd.d/" in file:
+        return NOTHING
+    return command("systemctl", "restart", f"{unit}*") if unit else reread(kind)
 
 
 def _without(shim: Runtime) -> Remedy:
@@ -174,8 +175,7 @@ def of_runtimes(check: str, runtimes: list[Runtime], who: str, tool: str) -> lis
     findings = []
     for item in runtimes:
         seen = f"{item.file} has {item.program} as the runtime {item.name}{', the default' if item.is_default else ''}"
-        if not item.is_there and (item.is_default or item.is_ours or item.file != MICROK8S):
-            # MicroK8s names two by itself that few hosts have.
+        if not item.is_there:
             is_written = _rancher(item.file) and item.file in CONTAINERD.files
             remedy = _again(item.file, CONTAINERD) if is_written else command("vi", item.file)
             remedy = install(tool) if item.is_ours else remedy

@@ -81,17 +81,17 @@ DOCKER = EngineKind(
     places=("/moby/", "/docker/", "/docker-"),
     request=("docker", "run", "--gpus", "all", "..."),
 )
-# Of which MicroK8s makes its containerd's settings, at each start.
-MICROK8S = "/var/snap/microk8s/current/args/containerd-template.toml"
+# Made by k0s before 1.36 of the drop-ins, which its containerd's settings do not import themselves then.
+K0S_MERGED = "/run/k0s/containerd-cri.toml"
 CONTAINERD = EngineKind(
     "containerd",
-    ("containerd", "k3s", "rke2", "k0s", "microk8s"),  # the latter bring their own, and write its settings
+    ("containerd", "k3s", "rke2", "k0s"),  # the latter bring their own, and write its settings
     files=(
         "/etc/containerd/config.toml",
         "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
         "/var/lib/rancher/rke2/agent/etc/containerd/config.toml",
-        *("/etc/k0s/containerd.toml", "/run/k0s/containerd-cri.toml", "/etc/k0s/containerd.d/*.toml"),
-        MICROK8S,
+        "/etc/k0s/containerd.toml",
+        "/etc/k0s/containerd.d/*.toml",
     ),
     default="default_runtime_name",
     word="containerd",

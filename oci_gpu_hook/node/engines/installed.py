@@ -17,7 +17,7 @@ from oci_gpu_hook.errors import BundleError
 from oci_gpu_hook.formats import glob, jsontext
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_regular
-from oci_gpu_hook.node.engines.enginekinds import CONTAINERD, DOCKER, ENGINES, EngineKind
+from oci_gpu_hook.node.engines.enginekinds import CONTAINERD, DOCKER, ENGINES, K0S_MERGED, EngineKind
 from oci_gpu_hook.node.machine import foreignfile
 from oci_gpu_hook.record import NamedTuple
 from oci_gpu_hook.request.state import object_of
@@ -100,7 +100,7 @@ def installed(host: HostRoot) -> tuple[Engine, ...]:
 
 
 def is_there(host: HostRoot, kind: EngineKind) -> bool:
-    return any([find_program(host, name, (*_PROGRAM_FOLDERS, "/snap/bin")) for name in kind.programs])
+    return any([find_program(host, name) for name in kind.programs])
 
 
 def shims(host: HostRoot, engines: tuple[Engine, ...]) -> list[Runtime]:
@@ -222,6 +222,7 @@ def contents(host: HostRoot, kind: EngineKind) -> Iterator[tuple[str, dict[str, 
                 # containerd's, which reads these behind all others (containerd-config.toml(5)).
                 found = values.get("imports") if isinstance(values, dict) and kind == CONTAINERD else None
                 imports = [item for item in found if isinstance(item, str)] if isinstance(found, list) else []
+                imports = [item for item in imports if item != K0S_MERGED]
                 patterns += [posixpath.join(folder, item) for item in imports][: max(0, _MAX_IMPORTS - len(patterns))]
 
 

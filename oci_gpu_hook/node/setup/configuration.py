@@ -17,7 +17,7 @@ from typing import Any
 from oci_gpu_hook.errors import ConfigError, quoted
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.engines import installed
-from oci_gpu_hook.node.engines.enginekinds import CONTAINERD, CRIO, DOCKER, MICROK8S, PODMAN, EngineKind
+from oci_gpu_hook.node.engines.enginekinds import CONTAINERD, CRIO, DOCKER, K0S_MERGED, PODMAN, EngineKind
 from oci_gpu_hook.node.engines.installed import HOOKS_FOLDER, Files
 from oci_gpu_hook.node.setup import daemonjson
 from oci_gpu_hook.node.setup.enginefile import FIX, Change, EngineFile, WantedRuntime, others
@@ -26,8 +26,8 @@ from oci_gpu_hook.request.settings import SETTINGS
 Table = tuple[str, dict[str, Any]]
 
 _CONFIG = CONTAINERD.files[0]
-# k0s, which looks for changes, imports the drop-ins in a folder there; before 1.36 it made one file of them itself.
-_K0S, _K0S_MERGED = "/etc/k0s/", "/run/k0s/containerd-cri.toml"
+# k0s has its containerd's settings there, and what it runs by in the other, which a boot or its reset takes away.
+_K0S, _K0S_RUNS = "/etc/k0s/", "/run/k0s"
 # At each start k3s and RKE2 write config.toml of their containerd there: by a template, if there is one.
 _RANCHERS = re.compile(r"(/var/lib/rancher/(k3s|rke2)/agent/etc/containerd)/config(-v3)?\.toml(\.tmpl)?")
 _BASE = '{{ template "base" . }}\n'
@@ -44,13 +44,13 @@ def containerds_file(host: HostRoot) -> tuple[str, str]:
         found = _RANCHERS.fullmatch(path)
         if found and isinstance(values, dict):
             return f"{found[1]}/config{'-v3' if values.get('version') == 3 else ''}.toml.tmpl", f"'{found[2]}*'"
-        if path == f"{_K0S}containerd.toml":
+        if path == f"{_K0S}containerd.toml" and host.stat(_K0S_RUNS) is not None:
             return f"{_K0S}containerd.d/{posixpath.basename(CONTAINERD.ours)}", ""
     return CONTAINERD.ours, CONTAINERD.unit
 
 
 def _rancher(host: HostRoot, file: EngineFile, asked: WantedRuntime, folder: str, engine: str) -> Change:
-    """A template for k3s or RKE2: their own, and a runtime like their default one by our program, if it is missing."""
+    """A template for k3s or RKE2: their own, and a runtime like their default one, but by our program, if missing."""
     # Since 2026 their own template imports a folder of drop-ins beside config.toml, which is the first of these.
     files = [item for item in _settings(host, CONTAINERD, file) if item[0].startswith(f"{folder}/")]
     plugin = _PLUGINS[3 if files[0][1].get("version") in (3, 4) else 2]
@@ -70,12 +70,16 @@ def containerd(host: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change
     rancher = _RANCHERS.fullmatch(file.path)
     if rancher:
         return _rancher(host, file, asked, rancher[1], rancher[2])
-    config, files = _read(host, file, _settings(host, CONTAINERD, file))
+    config = f"{_K0S}containerd.toml" if file.path.startswith(_K0S) else _CONFIG
+    files = [item for item in _settings(host, CONTAINERD, file) if not item[0].startswith("/var/lib/rancher/")]
+    files = [item for item in files if item[0].startswith(_K0S) == (config != _CONFIG)]
     main = dict(files).get(config)
     if main is None:
         if host.stat(config) is not None:
             raise ConfigError(f"{config} cannot be read", "run it as root; it must be a regular file")
-        raise ConfigError(f"there is no {config} to read drop-ins", f"make it: containerd config default >{config}")
+        made = f"make it: containerd config default >{config}"
+        hint = "MicroK8s needs a link: oci-gpu-hook-kubernetes(7)" if host.stat("/snap/bin/microk8s") else made
+        raise ConfigError(f"there is no {config} to read drop-ins", hint)
     version = main.get("version", 1)
     if version not in [*_PLUGINS]:
         raise ConfigError(f"{config} has version {quoted(version)}", "bring it up to date: containerd config migrate")
@@ -92,31 +96,20 @@ def containerd(host: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change
     held = [path for path, values in files if any([key.startswith(f"{plugin}.") for key in values])]
     if not tables:
         return Change(file.text, (f"containerd has it by {', '.join(held)}",))
-    if config == MICROK8S or (version == 2 and held and config == _CONFIG):
+    found = main.get("imports")
+    imports = [str(item) for item in found] if isinstance(found, list) else []
+    read = [posixpath.join(posixpath.dirname(config), item) for item in imports]
+    if version == 2 and held and K0S_MERGED not in read:
         # containerd 1 takes all settings of a plugin from the last file that has some (containerd's issue 5837).
-        why = f"containerd 1 would lose what {held[0]} has of this plugin by a drop-in" if config == _CONFIG else ""
-        why = f"{why or f'{config} has no drop-ins'}: add these lines to its tables"
+        why = f"containerd 1 would lose what {held[0]} has of this plugin by a drop-in: add these lines to its tables"
         return Change(file.text, (why,), _toml(tables))
     if version == 2:
         # Nor does it keep the runtime that it has by itself.
         tables.append((f"{shown}.containerd.runtimes.runc", {"runtime_type": _SHIM}))
-    found = main.get("imports")
-    imports = [str(item) for item in found] if isinstance(found, list) else []
-    read = [posixpath.join(posixpath.dirname(config), item) for item in imports]
-    if _K0S_MERGED not in read and not any([PurePosixPath(file.path).match(pattern) for pattern in read]):
+    if K0S_MERGED not in read and not any([PurePosixPath(file.path).match(pattern) for pattern in read]):
         line = f"imports = {_value([*imports, f'{posixpath.dirname(file.path)}/*.toml'])}"
         told.append(f"containerd reads it once {config} has this line ahead of its tables: {line}")
     return _drop_in(CONTAINERD, file, files, tables, told, f"version = {version}\n")
-
-
-def _read(host: HostRoot, own: EngineFile, files: Files) -> tuple[str, Files]:
-    """The main file of the containerd that reads our own, and those that it reads; files: of every containerd."""
-    if own.path.startswith(_K0S):
-        return f"{_K0S}containerd.toml", [item for item in files if item[0].startswith(_K0S)]
-    if MICROK8S in dict(files) and host.stat(_CONFIG) is None:
-        return MICROK8S, [item for item in files if item[0] == MICROK8S]
-    brought = ("/var/lib/rancher/", _K0S, _K0S_MERGED, MICROK8S)
-    return _CONFIG, [item for item in files if not item[0].startswith(brought)]
 
 
 def _runtime(host: HostRoot, files: Files, plugin: str, asked: WantedRuntime) -> tuple[list[Table], list[str]]:
