@@ -6,7 +6,8 @@
 #   in-use.sh RUNTIME
 #
 # A removal asks it first: an engine that names a runtime which is not there starts no container, and of containers that run
-# by one none can be entered or stopped.  Only what is root's is looked at.  What it lacks to look with counts as not there.
+# by one none can be entered or stopped.  Only what is root's is looked at, and of MicroK8s what its group's is, which can be
+# root.  What it lacks to look with counts as not there.
 set -u
 
 runtime=$1
@@ -20,15 +21,15 @@ say() {
 # As an expression of grep -E that matches it alone: a prefix may hold dots and plus signs.
 literally() { printf '%s\n' "$1" | sed 's/[][\\.*^$+?(){}|]/\\&/g'; }
 
-# By its own path, and by the link that tools know, whose name alone MicroK8s has.
-paths=$(literally "$runtime")
+# By its own path and name, and by the link that tools know.
+paths=$(literally "$runtime") bare=${runtime##*/}
 for link in "${runtime%/*}/nvidia-container-runtime" /usr/local/bin/nvidia-container-runtime; do
-    [ "$(readlink -f "$link")" != "$(readlink -f "$runtime")" ] || paths="$paths|$(literally "$link")|${link##*/}"
+    [ "$(readlink -f "$link")" != "$(readlink -f "$runtime")" ] || paths="$paths|$(literally "$link")" bare="$bare|${link##*/}"
 done
 
 # Whether the file names the runtime, but in a comment: by a path, or as what is found in PATH.
 by_path="(^|[\"'=[:space:]])($paths)([\"'[:space:]]|\$)"
-by_name="(\"path\"|BinaryName|runtime_path)[[:space:]]*[:=][[:space:]]*[\"']${runtime##*/}[\"']"
+by_name="(\"path\"|\"binary_name\"|BinaryName|runtime_path)[[:space:]]*[:=][[:space:]]*[\"']($bare)[\"']"
 names() {
     grep -v '^[[:space:]]*[#;]' "$1" 2>/dev/null | tr '\n' ' ' | grep -qE "$by_path|$by_name"
 }
@@ -77,7 +78,7 @@ running=''
 for folder in /run/containerd /run/docker/containerd/daemon /run/k3s/containerd /run/k0s/containerd \
     /var/snap/microk8s/common/run/containerd; do
     for bundle in "$folder"/io.containerd.runtime.v2.task/*/*; do
-        if [ -d "$bundle" ] && grep -qsE "$by_path" "$bundle/runtime" "$bundle/options.json"; then
+        if [ -d "$bundle" ] && grep -qsE "$by_path|$by_name|^($bare)\$" "$bundle/runtime" "$bundle/options.json"; then
             running="$running $(printf %.12s "${bundle##*/}")"
         fi
     done

@@ -85,6 +85,7 @@ IN_USE = (
     # Containers, of pods and of Docker's.
     (f"run/containerd/{_TASKS}/k8s.io/{'c0ffee' * 10}/runtime", RUNTIME, "entered or stopped: c0ffeec0ffee (stop them"),
     (f"run/k0s/containerd/{_TASKS}/k8s.io/id/runtime", RUNTIME, "entered or stopped: id (stop them"),
+    (f"run/k0s/containerd/{_TASKS}/k8s.io/id/runtime", "nvidia-container-runtime", "entered or stopped: id (stop them"),
     (
         f"var/snap/microk8s/common/run/containerd/{_TASKS}/k8s.io/id/options.json",
         '{"binary_name":"nvidia-container-runtime"}',
@@ -98,6 +99,7 @@ IN_USE = (
 )
 NOT_IN_USE = {
     "etc/docker/daemon.json": '{"runtimes":{"oci-gpu-runtime":{"path":"/usr/bin/runc"}}}',
+    "etc/containers/containers.conf": 'nvidia-container-runtime = ["/opt/nvidia-container-runtime"]\n',
     "etc/crio/crio.conf.d/90-oci-gpu-hook.conf": '[crio.runtime]\nhooks_dir = ["/usr/share/containers/oci/hooks.d"]\n',
     "etc/containerd/config.toml": f'# BinaryName = "{RUNTIME}"\nBinaryName = "{RUNTIME}2"\n',
     f"run/containerd/{_TASKS}/moby/id/runtime": "/usr/bin/runc",
