@@ -300,14 +300,15 @@ def _without_kinds(names: Names) -> Names:
     if len(qualified) != len(names.devices):
         raise RequestError(f"CDI names such as {quoted(qualified[0])} are mixed with others in {names.where}", AUTHOR)
     found: dict[str, list[str]] = {"gpu": [], "imex-channel": [], **{feature.name: [] for feature in words.FEATURES}}
-    found["pva"] = []  # a Jetson's, whose lists bring it with the GPU
+    # A Jetson's lists bring it with the GPU.
+    brought = ("pva",) if any(["/gpu=" in item for item in qualified]) else ()
     for item in qualified:
         kind, _, name = item.partition("=")
         device_class = kind.partition("/")[2]
-        if not _by_nvidia(kind) or device_class not in found:
+        if not _by_nvidia(kind) or device_class not in (*found, *brought):
             hint = _STRATEGY if kind.startswith(_PLUGINS_KIND) else f"nvidia.com/{', '.join(found)} are served"
             raise RequestError(f"unknown CDI kind in {quoted(item)} in {names.where}: the engine must resolve it", hint)
-        found[device_class].append(name)
+        found.setdefault(device_class, []).append(name)
     devices, channels, *_ = map(tuple, found.values())
     features = tuple([feature.name for feature in words.FEATURES if found[feature.name]])
     return names._replace(devices=devices, imex_channels=channels, features=features)

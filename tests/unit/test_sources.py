@@ -234,6 +234,7 @@ REFUSED: list[tuple[Inputs, Settings, str]] = [
             ("nvidia.com/gpu", "unknown device 'nvidia.com/gpu'"),
             ("nvidia.com/tpu=1", "unknown CDI kind"),
             ("nvidia.com/gpu=0,nvidia.com/gpu", "are mixed with others"),
+            ("nvidia.com/pva=all", "unknown CDI kind in 'nvidia.com/pva=all'"),
             ("nvidia.com/imex-channel=x", "'x' in the annotations cdi.k8s.io/* is not an IMEX channel"),
             # As long as any value may be.
             ("nvidia.com/gpu=" + "0" * (LONGEST_VALUE - 15), "unknown device"),
