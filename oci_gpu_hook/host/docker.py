@@ -23,7 +23,7 @@ _HOST_CONFIG, _CONFIG = "hostconfig.json", "config.v2.json"
 _LARGEST_RECORD = 1 << 20
 # dockerd makes these for each container, in a folder of its id's, and binds them unless its user mounts others there.
 _BOUND = ("/etc/hostname", "/etc/hosts", "/etc/resolv.conf")
-# The last is Docker 29.2's, by which alone it starts our link where there is a program nvidia-cdi-hook.
+# The last is Docker 29.2's, which starts our link without a try by CDI.
 _DRIVERS, _MAX_GPUS = ("", "nvidia", "nvidia.runtime-hook"), 1 << 10
 # Where containerd keeps what images are made of: dockerd's own, and the host's.
 _CONTENT = "io.containerd.content.v1.content/blobs"

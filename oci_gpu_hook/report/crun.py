@@ -6,7 +6,8 @@ is in crun's own command line, and a copy of config.json in its state folder.
 
 crun leads its hooks' stderr to /dev/null.  So the sentence is written where crun writes its own: to its stderr, which
 conmon hands on to CRI-O and podman, and to the log that the engine has named, of which the shim of Docker and
-containerd shows the last error.  Believes crun alone, our parent.  Must not wait, or stop anything.
+containerd shows the last error; of youki's own it knows none, so that this serves youki, too.  Believes its parent
+alone.  Must not wait, or stop anything.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def hidden(name: str) -> str:
 
 @contextmanager
 def folder(path: str, find: Callable[[str], int]) -> Iterator[int]:
-    """As `find` opens it, made if it is missing, as those above are; after UntrustedError or OSError none that was."""
+    """As `find` opens it; it and those above are made if missing, and none is left after UntrustedError or OSError."""
     above, _, name = path.rstrip("/").rpartition("/")
     try:
         fd = find(path or "/")

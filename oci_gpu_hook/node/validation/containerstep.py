@@ -111,7 +111,7 @@ class _Container:
         return passed(_CHECK, f"{self._runtime} made it, and its program ran")
 
     def _call(self, *words: str, output: str = "stdout") -> None:
-        """ApplyError if it fails or takes too long.  What both print is a file: a pipe would stay open with it."""
+        """ApplyError if it fails or takes too long.  The container would hold a pipe open: both print to files."""
         errors = f"{self.folder}/stderr"
         # With a log beside it runc's stderr has no more than the sentence.
         options = ("--root", f"{self.folder}/state", "--log", f"{self.folder}/log")
