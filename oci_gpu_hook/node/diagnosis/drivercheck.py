@@ -40,7 +40,7 @@ _INSTALL = {
     "dnf": command("dnf", "install", "nvidia-driver", "nvidia-driver-cuda"),
     "apt": command("apt", "install", "nvidia-driver", "nvidia-smi"),
 }
-# Where packages have the branch in their names, and this knows which serves the GPU.
+# Ubuntu's packages have the branch in their names, and this program knows which serves the GPU.
 _BY_UBUNTU = then(command("apt", "install", "ubuntu-drivers-common"), command("ubuntu-drivers", "install"))
 # Where NVIDIA's GPU operator has the root of its driver container.
 _OPERATORS = "/run/nvidia/driver"
