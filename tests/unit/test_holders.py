@@ -153,6 +153,13 @@ def runs(tmp_path: Path) -> HostRoot:
     return root
 
 
+def test_users_are_ours_by_the_namespace_itself(tmp_path: Path) -> None:
+    hosts.plant_program(tmp_path, 5, "/usr/bin/one")
+    hosts.plant_program(tmp_path, 6, "/usr/bin/other", namespace="other")
+    root = HostRoot(str(tmp_path))
+    assert [processes.is_in_our_users(root, pid) for pid in (5, 6, 7)] == [True, False, False]
+
+
 def test_each_container_once_by_its_first_process_and_no_service(
     runs: HostRoot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
