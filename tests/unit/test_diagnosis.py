@@ -301,7 +301,7 @@ def test_ubuntus_packages_of_a_driver(tmp_path: Path) -> None:
     for names in ("compute-[0-9]*", "compute-[0-9]*-server"):
         _, missing = drivercheck._parts(host, "/", inventory, "apt")
         assert f"""|{names}))$"),?version("^580[.]178[.]04"))'""" in missing.remedy
-        hosts.plant(tmp_path, "/usr/share/doc/nvidia-kernel-common-580-server/copyright", "")
+        hosts.plant(tmp_path, "/var/lib/dpkg/info/nvidia-kernel-common-580-server.md5sums", "")
 
 
 def test_nouveau_is_named() -> None:

@@ -48,7 +48,9 @@ _NODES = command("oci-gpu-hook", "inventory", "refresh", "--nodes")
 _REINSTALL = command("dnf", "reinstall", "nvidia-*", "libnvidia-*")
 # Packages of a driver, of whichever variant: libcuda1, libnvidia-tesla-470-cuda1; Ubuntu's libnvidia-compute-580, and
 # libnvidia-compute-580-server, which is of the same version and excludes it.
-_LIBRARIES, _SERVERS = "^lib(cuda1|nvidia-(.*-)?(cuda1|ml1|compute-[0-9]*{}))$", "nvidia-kernel-common-{}-server"
+_LIBRARIES = "^lib(cuda1|nvidia-(.*-)?(cuda1|ml1|compute-[0-9]*{}))$"
+# dpkg keeps it while the package is installed; its folder of documents is left out on minimal hosts.
+_SERVERS = "/var/lib/dpkg/info/nvidia-kernel-common-{}-server.md5sums"
 _UPGRADE = {
     "dnf": command("dnf", "upgrade", "nvidia-*", "libnvidia-*"),
     "apt": command("apt", "install", "--only-upgrade", '?and(?installed,?name("^lib(cuda1|nvidia-)"))'),
@@ -163,7 +165,7 @@ def _parts(host: HostRoot, driver_root: str, found: DriverInventory, tool: str) 
 
 def _of_version(host: HostRoot, tool: str, version: str, by_dnf: Remedy, *options: str) -> Remedy:
     """The command that installs the libraries' packages that are of the module's version, and of no other driver."""
-    is_servers = host.stat(f"/usr/share/doc/{_SERVERS.format(version.partition('.')[0])}") is not None
+    is_servers = host.stat(_SERVERS.format(version.partition(".")[0])) is not None
     names, number = _LIBRARIES.format("-server" if is_servers else ""), version.replace(".", "[.]")
     # apt-patterns(7).
     pattern = f'?and(?name("{names}"),?version("^{number}"))'

@@ -81,7 +81,7 @@ DOCKER = EngineKind(
     places=("/moby/", "/docker/", "/docker-"),
     request=("docker", "run", "--gpus", "all", "..."),
 )
-# Made by k0s before 1.36 of the drop-ins, which its containerd's settings do not import themselves then.
+# Before 1.36 k0s merges its drop-ins into this file, which its containerd's settings import in their place.
 K0S_MERGED = "/run/k0s/containerd-cri.toml"
 CONTAINERD = EngineKind(
     "containerd",

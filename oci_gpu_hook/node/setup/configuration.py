@@ -26,7 +26,7 @@ from oci_gpu_hook.request.settings import SETTINGS
 Table = tuple[str, dict[str, Any]]
 
 _CONFIG = CONTAINERD.files[0]
-# k0s has its containerd's settings there, and what it runs by in the other, which a boot or its reset takes away.
+# k0s keeps its containerd's settings in the first; the second is there once it runs, until a reset or a boot.
 _K0S, _K0S_RUNS = "/etc/k0s/", "/run/k0s"
 # At each start k3s and RKE2 write config.toml of their containerd there: by a template, if there is one.
 _RANCHERS = re.compile(r"(/var/lib/rancher/(k3s|rke2)/agent/etc/containerd)/config(-v3)?\.toml(\.tmpl)?")
