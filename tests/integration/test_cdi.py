@@ -146,6 +146,15 @@ def test_a_spec_outlives_an_upgrade(root: Path) -> None:
     assert "libcuda.so.580.65.09" in out and "580.65.06" not in out
 
 
+@pytest.mark.parametrize(("setting", "holders"), [("container", 3), ("host", 0)])
+def test_doctor_holds_a_spec_against_the_groups_that_it_has(root: Path, setting: str, holders: int) -> None:
+    """The GPU's by index, UUID and 'all', whatever the settings say by now."""
+    before = f"chgrp 44 /dev/nvidia0\nchmod 660 /dev/nvidia0\n{GENERATE}echo $(grep -c additionalGids {SPEC}) groups\n"
+    before += ": >/etc/oci-gpu-hook.conf\noci-gpu-hook doctor | grep /etc/cdi || :\n"
+    out = run_podman(root, "id", before=before, settings=f"device-group = {setting}\n", description="v100").printed()
+    assert f"\n{holders} groups\n" in out and f"{SPEC} says what the host has" in out
+
+
 KINDS = {
     "OCI_AMD": "amd.com/gpu",
     "OCI_INTEL": "intel.com/gpu",
