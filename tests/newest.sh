@@ -10,7 +10,8 @@ set -eu
 
 folder=$(realpath -m "$1") root=$(realpath -m "$1")/root
 shift
-engines='podman buildah conmon crun runc criu docker.io docker-cli containerd docker-compose lxc systemd netavark'
+engines='podman buildah conmon crun runc criu docker.io docker-cli containerd docker-compose lxc
+    incus-base systemd netavark'
 # Of the tests; what more the engines call; and what the nodes are made with.
 beside='make patchelf python3-click python3-pytest python3-pytest-xdist python3-pyudev python3-yaml
     catatonit curl dbus iproute2 iptables jq mount passt podman-compose procps slirp4netns strace udev uidmap libcriu2

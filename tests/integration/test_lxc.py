@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LXC and LXD, by Debian's own programs and LXC's own hook, which start nvidia-container-cli by its words.
+"""LXC, and LXD or Incus, by Debian's own programs and LXC's own hook, which start nvidia-container-cli by its words.
 
 Unprivileged: the hook runs in the container's user namespace, as root of 100000 on the host.  Privileged, and for any
 other: the lines of ``flags lxc``.
@@ -243,9 +243,13 @@ def test_a_privileged_container_on_an_overlay_has_its_gpu(on_the_host: dict[str,
     assert not any(line.startswith("node ") for line in lines), lines
 
 
-LXD = """
-export LXD_DIR=/run/lxd LXD_CONF=/run/lxd-conf
-mkdir -p $LXD_DIR /run/image/rootfs
+# Debian's newer releases have Incus in the place of LXD.
+FOLDER, CLIENT, DAEMON = ("lxd", "lxc", "lxd") if version("lxd") else ("incus", "incus", "/usr/libexec/incus/incusd")
+INSTANCES = """
+echo root:100000:65536 | tee /etc/subuid >/etc/subgid
+mount -t tmpfs none /var/lib/{folder}
+export LXD_CONF=/run/conf INCUS_CONF=/run/conf
+mkdir -p /run/image/rootfs
 cp -a {root}/. /run/image/rootfs/
 for name in proc dev sys tmp run; do mkdir -p /run/image/rootfs/$name; done
 cp /run/look /run/image/rootfs/
@@ -255,25 +259,27 @@ printf 'architecture: x86_64\\ncreation_date: 1\\n' >/run/image/metadata.yaml
 tar -C /run/image -czf /run/image.tar.gz metadata.yaml rootfs
 # It goes before LXC's own hook, which raw.lxc cannot.
 echo 'lxc.hook.mount = /usr/bin/add-procdriver' >/usr/share/lxc/config/common.conf.d/00-procdriver.conf
-lxd >/run/lxd.log 2>&1 &
-lxd waitready --timeout 300
-lxc storage create default dir
-lxc profile device add default root disk path=/ pool=default
-lxc image import /run/image.tar.gz --alias image
-lxc init image one -c nvidia.runtime=true -c nvidia.driver.capabilities=compute,utility
-lxc config device add one gpu unix-char path={node}
-lxc start one
-lxc exec one -- /bin/sh /look
+{daemon} >/run/daemon.log 2>&1 &
+{daemon} waitready --timeout 300
+{client} storage create default dir
+{client} profile device add default root disk path=/ pool=default
+{client} image import /run/image.tar.gz --alias image
+{client} init image one -c nvidia.runtime=true -c nvidia.driver.capabilities=compute,utility
+{client} config device add one gpu unix-char path={node}
+{client} start one
+{client} exec one -- /bin/sh /look
+oci-gpu-hook containers
 oci-gpu-hook doctor --container one || :
-lxc delete --force one
-lxd shutdown --timeout 300
+{client} delete --force one
+{daemon} shutdown --timeout 300
 """
 
 
-@pytest.mark.skipif(not version("lxd"), reason="Debian's newer releases have no LXD")
-def test_lxd(patterns: dict[str, Path]) -> None:
-    """``nvidia.runtime=true`` brings the driver's files by LXC's hook, and a device of LXD's brings the GPU."""
-    script = LXD.format(root=patterns["debian"], node=node(3))
-    lines = in_turn({"lxd": script + AFTER}, BEFORE, description="h100x8", cgroup=CGROUP)["lxd"]
+@pytest.mark.skipif(not version(DAEMON), reason="neither LXD nor Incus is here")
+def test_lxd_and_incus(patterns: dict[str, Path]) -> None:
+    """``nvidia.runtime=true`` brings the driver's files by LXC's hook, and a device of their own brings the GPU."""
+    script = INSTANCES.format(root=patterns["debian"], node=node(3), client=CLIENT, daemon=DAEMON, folder=FOLDER)
+    lines = in_turn({"instances": script + AFTER}, BEFORE, description="h100x8", cgroup=CGROUP)["instances"]
     assert allowed(lines) == COMPUTE | {node(3)}, lines
+    assert [line for line in lines if line.startswith("one ") and " LXC " in line and " 3 " in line], lines
     assert any("one of LXC, process" in line for line in lines), lines

@@ -44,6 +44,8 @@ _DIRECTORY = posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC
 # Of all containers; and of the folders of one.
 _SECONDS, _SECONDS_INSIDE = 3.0, 0.25
 _FOLDERS = ("/dev", "/dev/nvidia-caps")
+# Where Incus and LXD have a folder for each instance, with copies of the nodes that they give it, beside its volumes.
+_COPIES = ("/var/lib/incus/devices", "/var/lib/lxd/devices")
 _MAX_BOUND = 256
 _MAX_FOLDERS = 64
 # Far more than the devices of a host; each is asked of the device cgroup.
@@ -204,9 +206,8 @@ def _program(id: int) -> bytes | None:
 
 def since(host: HostRoot, began: int) -> int:
     """`processes.started` in seconds since 1970."""
-    lines = host.text("/proc/stat").splitlines()
-    booted = next((int(line[6:]) for line in lines if line.startswith("btime ")), 0)
-    return booted + began // posix.sysconf("SC_CLK_TCK")
+    booted = host.text("/proc/stat").partition("\nbtime ")[2].partition("\n")[0]
+    return int(booted or 0) + began // posix.sysconf("SC_CLK_TCK")
 
 
 class HostsNodes:
@@ -214,8 +215,10 @@ class HostsNodes:
 
     def __init__(self, host: HostRoot, hosts: Mounts, wanted: Wanted) -> None:
         self._numbers: dict[tuple[str, str], Number] = {}
-        for folder in wanted.folders:
-            for path in [f"{folder}/{name}" for name in host.names(folder)]:
+        folders = [(folder, "") for folder in wanted.folders]
+        folders += [(f"{top}/{name}", "unix.") for top in _COPIES for name in host.names(top)]
+        for folder, beginning in folders:
+            for path in [f"{folder}/{name}" for name in host.names(folder) if name.startswith(beginning)]:
                 status, place = host.stat(path), hosts.shown(host.path.rstrip("/") + path)
                 if status is not None and place is not None and is_character_device(status):
                     self._numbers.setdefault(place, foreignfile.number(status))
@@ -329,9 +332,7 @@ def by_programs(programs: list[bytes | None], major: int, minor: int) -> bool | 
     """Whether all programs that are in effect let it be opened; None if one is hidden or not understood."""
     request = struct.pack("<III", TYPES["c"] | (_READ | _WRITE) << 16, major, minor)
     answers = [None if code is None else _answer(code, request) for code in programs]
-    if False in answers:
-        return False
-    return None if None in answers else True
+    return next((it for it in (False, None) if it in answers), True)
 
 
 def _answer(code: bytes, request: bytes) -> bool | None:
