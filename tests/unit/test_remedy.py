@@ -118,6 +118,7 @@ OF = {
         ("containerd", "runc", ContainerNames("containerd", "mine")),
         ("containerd for the kubelet", "runc", ContainerNames("containerd", "train", pod="gpu")),
         ("runc", "runc", ContainerNames("", ID)),
+        ("LXC", "", ContainerNames("LXC", "web")),
     )
 }
 WORDS = {
@@ -128,6 +129,7 @@ WORDS = {
     "containerd": ("ctr --namespace prod",),
     "containerd for the kubelet": ("crictl", "kubectl", "runc resume"),
     "runc": ("runc", "vi "),
+    "LXC": ("kill ", "start it", "let it run on", "vi "),
 }
 
 

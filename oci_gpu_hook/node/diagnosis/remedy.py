@@ -104,7 +104,7 @@ def is_name(text: str) -> bool:
 def _ways(who: Running) -> tuple[Remedy, Remedy, Remedy]:
     """What starts it again; what starts it if it has stopped, or tells why; what ends its pause."""
     id, kind, runtime = who.id, BY_NAME[who.called.engine], who.runtime
-    resumed = command(runtime or "runc", "resume", id)
+    resumed = command(runtime, "resume", id) if runtime else in_words("let it run on")
     if not is_name(id):
         return NOTHING, NOTHING, NOTHING
     if _is_the_kubelets(who):
