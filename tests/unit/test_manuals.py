@@ -156,7 +156,7 @@ def test_the_commands_that_are_named_exist(page: str) -> None:
 
 BLOCKS = [(page, block) for page in manual.PAGES for block in manual.blocks(page)]
 # Programs of others whose words stand in blocks.
-OTHERS = "podman|docker|systemctl|ctr|lxc|apptainer|ch-fromhost|ch-run|nvidia-smi|ln|eval"
+OTHERS = "podman|docker|systemctl|ctr|lxc|incus|apptainer|ch-fromhost|ch-run|nvidia-smi|ln|eval"
 
 
 def shell(block: str) -> None:
@@ -165,8 +165,8 @@ def shell(block: str) -> None:
     for line in block.splitlines():
         for words in re.findall(r"(?:^|\(|&& )oci-gpu-hook ([^&)]+)", line):
             taken(shlex.split(words))
-        for devices in re.findall(r"NVIDIA_VISIBLE_DEVICES=(\S+)", line):
-            assert re.fullmatch(r"all|any|\d+(,\d+)*", devices), devices
+        for devices in re.findall(r"NVIDIA_VISIBLE_DEVICES=([^\s']+)", line):
+            assert re.fullmatch(r"all|any|none|\d+(,\d+)*", devices), devices
 
 
 def of_yaml(block: str) -> None:
