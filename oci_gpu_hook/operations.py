@@ -128,7 +128,8 @@ class Device(NamedTuple):
     reason: str
 
     def is_closed(self) -> bool:
-        return self.mode & 0o6 != 0o6
+        # To use a MIG device its capabilities are read: the driver gives them 0444.
+        return self.mode & 0o6 not in ((0o4, 0o6) if "/nvidia-caps/" in self.path else (0o6,))
 
     def describe(self) -> str:
         return f"bind the host's node {self.source}" if self.source else f"make the node {self.path}"

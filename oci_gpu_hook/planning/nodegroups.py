@@ -42,5 +42,5 @@ def _opens(node: Device, uid: int, groups: tuple[int, ...]) -> bool:
     if not node.source and uid in (0, node.uid):
         return True
     if not node.source and node.gid in groups:
-        return node.mode >> 3 & _READ_WRITE == _READ_WRITE
+        return not node._replace(mode=node.mode >> 3).is_closed()
     return not node.is_closed()

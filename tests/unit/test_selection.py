@@ -277,6 +277,9 @@ def given_to(device: Device, user: User, **options: bool) -> tuple[Device, tuple
         (node(), User(0, 0, ()), VIDEO),
         (node(uid=1000), User(1000, 1000, ()), VIDEO),
         (node(0o666), User(1000, 1000, ()), VIDEO),
+        (node(0o444, path="/dev/nvidia-caps/nvidia-cap3"), User(1000, 1000, ()), VIDEO),
+        (node(0o444, path="/dev/nvidia-caps/nvidia-cap3", source="/dev"), User(0, 0, ()), VIDEO),
+        (node(0o444, path="/dev/nvidia-caps/nvidia-cap3"), User(1000, VIDEO, ()), VIDEO),
     ],
 )
 def test_a_node_has_the_group_of_a_process_that_could_not_open_it(device: Device, user: User, gid: int) -> None:
