@@ -260,6 +260,7 @@ tar -C /run/image -czf /run/image.tar.gz metadata.yaml rootfs
 # It goes before LXC's own hook, which raw.lxc cannot.
 echo 'lxc.hook.mount = /usr/bin/add-procdriver' >/usr/share/lxc/config/common.conf.d/00-procdriver.conf
 {daemon} >/run/daemon.log 2>&1 &
+trap '{daemon} shutdown --timeout 300' EXIT
 {daemon} waitready --timeout 300
 {client} storage create default dir
 {client} profile device add default root disk path=/ pool=default
@@ -271,7 +272,6 @@ echo 'lxc.hook.mount = /usr/bin/add-procdriver' >/usr/share/lxc/config/common.co
 oci-gpu-hook containers
 oci-gpu-hook doctor --container one || :
 {client} delete --force one
-{daemon} shutdown --timeout 300
 """
 
 
