@@ -72,20 +72,21 @@ def of_caller(path: str, caller: Process) -> Rootfs:
         raise _not_the_root(path, "what is mounted in it would show in other mount namespaces too")
     hosts = _hosts(id)
     top = posix.readlink(f"/proc/self/fd/{fd}")
-    own = _own(fd, USUAL_TMPFS, _session(top, hosts) or top, hosts)
-    # A mount point in /tmp, or in a folder like it, may belong to the container's user.
-    found = _meant(path, fd, id, own, posix.fstat(fd).st_uid)
+    session = _session(top, hosts)
+    own = _own(fd, USUAL_TMPFS, session or top, hosts)
+    # A mount point in /tmp, or in a folder like it, may belong to the container's user; a session folder may as well.
+    found = _meant(path, fd, id, own, None if session else posix.fstat(fd).st_uid)
     if not caller.in_user_namespace() and (not hosts or mountinfo.mounted(procfile.pieces(hosts), {mount.device})):
         found = found._replace(own=(*own,))
     return found._replace(makes_nodes=_is_in_memory(fd, "/dev", found.own))
 
 
-def _meant(path: str, fd: int, id: int, own: dict[int, str], owner: int = 0) -> Rootfs:
+def _meant(path: str, fd: int, id: int, own: dict[int, str], owner: int | None = 0) -> Rootfs:
     """The root at `path`, if the runtime has meant the folder open at `fd` by it, to which the path leads now: a mount
-    of its own on that says so; else BundleError if others could have exchanged it.  owner: see `_is_roots`.
+    of its own on it, or around it (owner None), says so; BundleError if others could exchange it.  See `_is_roots`.
     """
     # /dev is the first, and of most roots all that is looked at.
-    if not any(_lies_on(fd, name) for name in own.values()) and not _is_roots(path, fd, owner):
+    if owner is not None and not any(_lies_on(fd, name) for name in own.values()) and not _is_roots(path, fd, owner):
         raise _not_the_root(path, "others than root can exchange it for another folder")
     return Rootfs(fd, (id, *own), path, makes_nodes="/dev" in own.values(), is_layer=_is_overlay(fd, path))
 
@@ -120,14 +121,11 @@ def _hosts(id: int) -> str:
 def _session(top: str, hosts: str) -> str:
     """The tmpfs that the caller has made around the root's mount point, as Apptainer's; "" if that cannot be proved."""
     folder = top.rpartition("/")[0]
-    there = _lie_at(posix.open("/", _FOLDER), (folder,)) if folder and hosts else []
-    if not there:
-        return ""
-    _, fd, number = there[0]
-    # In this order, see `_own`.
-    if mountinfo.mounted(procfile.pieces(hosts), {number}) or not syscalls.mount_of(fd)[1]:
-        return ""
-    return folder if syscalls.filesystem_magic(fd) == syscalls.TMPFS_MAGIC else ""
+    for _, fd, number in _lie_at(posix.open("/", _FOLDER), (folder,)) if folder and hosts else ():
+        # In this order, see `_own`.
+        if not mountinfo.mounted(procfile.pieces(hosts), {number}) and syscalls.mount_of(fd)[1]:
+            return folder if syscalls.filesystem_magic(fd) == syscalls.TMPFS_MAGIC else ""
+    return ""
 
 
 def _own(fd: int, destinations: tuple[str, ...], top: str = "", hosts: str = "") -> dict[int, str]:

@@ -163,6 +163,10 @@ VOLUMES = {
     "the container's own tmpfs": Row(0, mounts=f"mount -t tmpfs none {ROOT}/dev", after=WORKS, prints=ONE),
 }
 NOT_THE_ROOT = "is not the container's root"
+# A folder of the user's, in which the user can exchange the root's mount point; see SingularityCE's session folder.
+SESSION = "/run/w/session"
+MOUNTED = f"mkdir -p {SESSION}; mount -t tmpfs -o uid={USER} none {SESSION}; mkdir {SESSION}/root"
+IN_SESSION = f"mount --rbind {ROOT} {SESSION}/root"
 BOUND = f"{BIND}; mount --make-shared {ROOT}"
 ROOTS = {
     "no mount": Row(3, f"{NOT_THE_ROOT}: nothing is mounted there", bind=":"),
@@ -175,6 +179,14 @@ ROOTS = {
     ),
     "in another's folder": Row(
         3, f"{NOT_THE_ROOT}: others than root", image=f"chown {OTHER} /run/w", clean="chown 0 /run/w"
+    ),
+    "in a user's folder that the host has, too": Row(
+        *(3, f"{NOT_THE_ROOT}: others than root", MOUNTED, IN_SESSION),
+        path=f"{SESSION}/root",
+        clean=f"umount {SESSION}",
+    ),
+    "in a user's folder that the caller has made": Row(
+        *(0, "", "", f"{MOUNTED}; {IN_SESSION}", f"chroot {SESSION}/root /app/cuda"), prints=ONE, path=f"{SESSION}/root"
     ),
     "in everybody's folder": Row(3, NOT_THE_ROOT, image="chmod 0777 /run/w", clean="chmod 0755 /run/w"),
     "of a user in everybody's folder": Row(

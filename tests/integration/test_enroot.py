@@ -142,9 +142,10 @@ AMBIENT = (
 STARTER = """
 mode=$1 dev=$2 asks=$3 session=/run/apptainer/session
 final=$session/final
-# starter.c: mount_namespace_init, and the master's before it; then layout/session_linux.go
+# starter.c: mount_namespace_init, and the master's before it; then layout/session_linux.go, where SingularityCE's is
+# the user's
 mount --make-rslave / && mount --make-rshared /
-mount -t tmpfs -o nosuid,mode=1777 tmpfs $session
+mount -t tmpfs -o nosuid,mode=1777$([ $mode = user ] || echo ,uid=64123) tmpfs $session
 mkdir $session/rootfs $session/final $session/overlay $session/overlay/upper $session/overlay/work
 mount --rbind /run/image $session/rootfs && mount -o remount,bind,nosuid,nodev,ro $session/rootfs
 words=lowerdir=$session/rootfs,upperdir=$session/overlay/upper,workdir=$session/overlay/work
