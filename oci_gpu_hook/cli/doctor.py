@@ -123,10 +123,11 @@ def _written_names(host: HostRoot, docker: Docker | None, found: DriverInventory
 def _containerd(host: HostRoot, tool: str, unknown: set[str], *, is_alone: bool) -> list[diagnosis.Finding]:
     """Also that there is no engine at all; unknown: the engines of which a file cannot be read."""
     if not host_engines.is_there(host, CONTAINERD):
-        # runc and crun take hooks only from a bundle.
+        # runc and crun take hooks only from a bundle.  Who calls nvidia-container-cli needs none of them.
+        needs_none = any([kind.caller and host.stat(kind.caller) is not None for kind in ENGINES])
         names = ", ".join([kind.name for kind in ENGINES if kind.programs])
         seen = f"none of {names} is installed: a bundle must name the hook itself"
-        return [diagnosis.warned("engines", seen, tool, "install", "podman")] if is_alone else []
+        return [diagnosis.warned("engines", seen, tool, "install", "podman")] if is_alone and not needs_none else []
     return enginecheck.containerd(host, tool, is_alone=is_alone) if CONTAINERD.name not in unknown else []
 
 

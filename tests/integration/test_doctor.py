@@ -50,7 +50,9 @@ restore() {{
 }}
 # Programs are moved away, as no package may be.
 command -v containerd >/dev/null || install -m 0755 /bin/true /usr/bin/containerd
-PROGRAMS="/usr/bin/podman /usr/sbin/dockerd /usr/bin/dockerd /usr/bin/containerd"
+PROGRAMS="/usr/bin/podman /usr/sbin/dockerd /usr/bin/dockerd /usr/bin/containerd
+    /usr/share/lxc/hooks/nvidia /etc/enroot/hooks.d/98-nvidia.sh /usr/bin/apptainer /usr/bin/ch-fromhost
+    /etc/singularity/singularity.conf"
 without() {{ for it in $PROGRAMS; do case $it in *$1) [ ! -e $it ] || mv $it $it.away ;; esac; done; }}
 alone() {{ without podman; without dockerd; }}
 runs() {{

@@ -288,6 +288,9 @@ def test_an_engine_is_installed_by_the_distributions_own_tool(tmp_path: Path) ->
     hosts.plant(tmp_path, "usr/bin/dnf", "")
     found = doctor.of_host(HostRoot(str(tmp_path)), None)
     assert [f.remedy for f in found if f.check == "engines"] == ["dnf install podman"]
+    hosts.plant(tmp_path, "etc/singularity/singularity.conf", "")
+    seen = {f.check: f.seen for f in doctor.of_host(HostRoot(str(tmp_path)), None)}
+    assert "engines" not in seen and "by which SingularityCE can give GPUs" in seen["callers"]
 
 
 def test_ubuntus_packages_of_a_driver(tmp_path: Path) -> None:

@@ -111,6 +111,7 @@ ENGINES = (
     LXC,
     EngineKind("enroot", caller="/etc/enroot/hooks.d/98-nvidia.sh"),
     EngineKind("Apptainer", caller="/usr/bin/apptainer"),
+    EngineKind("SingularityCE", caller="/etc/singularity/singularity.conf"),
     EngineKind("Charliecloud", caller="/usr/bin/ch-fromhost"),
 )
 # With what has made a container that no engine knows.
