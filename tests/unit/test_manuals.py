@@ -156,7 +156,7 @@ def test_the_commands_that_are_named_exist(page: str) -> None:
 
 BLOCKS = [(page, block) for page in manual.PAGES for block in manual.blocks(page)]
 # Programs of others whose words stand in blocks.
-OTHERS = "podman|docker|systemctl|ctr|lxc|incus|apptainer|ch-fromhost|ch-run|nvidia-smi|ln|eval"
+OTHERS = "podman|docker|systemctl|ctr|lxc|incus|apptainer|singularity|ch-fromhost|ch-run|nvidia-smi|ln|eval"
 
 
 def shell(block: str) -> None:
@@ -198,6 +198,7 @@ KINDS: dict[str, Callable[[str], object]] = {
     r"\[(Service|Container)\]\n": unit,
     r"\[plugins\.|version = \d\n\[plugins\.": lambda block: installed.parse_toml(block.encode()),
     r"lxc\.": lines_of(r"lxc\.[a-z.]+ = \S.*"),
+    r"[a-z-]+ path = ": lines_of(r"[a-z-]+ path = /\S+"),
     r"ENV ": lines_of(r"ENV NVIDIA_[A-Z_]+=\S+"),
     # tests/integration/test_restore.py restores with it.
     r"external ": lines_of(r"external mnt\[\]:ms"),
