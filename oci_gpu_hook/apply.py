@@ -56,6 +56,16 @@ def run(plan: Plan, host: HostRoot, root_fd: int, process: Process, *, opens_roo
     return notes
 
 
+def joined(process: Process) -> bool:
+    """Whether this start goes on in the namespaces of `process`, which show the host's files until it has its root."""
+    # A user's runc, as Slurm starts it, may have none around it in which we could mount.
+    if namespace.can_mount():
+        return False
+    for kind in ("user", "mnt"):
+        namespace.enter(process.open(f"ns/{kind}", posix.O_RDONLY))
+    return True
+
+
 def cut_off(process: Process) -> None:
     """Let no mount in the namespace of `process` show on the host; gVisor's runtime sees to that after its call."""
     try:
@@ -86,12 +96,12 @@ def _perform_all(steps: Steps, tree: Tree, home: int, notes: list[str], *, opens
         for operation, perform in steps:
             _perform(operation, perform, tree, notes)
         _close(tree)
-        namespace.leave(home)
+        namespace.move(home, "leave")
     except BaseException:
         # From outside its mount namespace the kernel refuses to unmount what is in it.
         tree.undo.take_back(before)
         try:
-            namespace.leave(home)
+            namespace.move(home, "leave")
         except ApplyError:
             # The process ends here, and the error that is on its way says more.
             pass

@@ -152,6 +152,8 @@ def _carry_out(progress: Progress, question: Question, allowed: Settings) -> Non
         root = rootfs.of_folder(bundle.rootfs())
     else:
         root = rootfs.of_process(bundle.rootfs(), bundle.tmpfs(), process)
+        if apply.joined(process):
+            host = HostRoot(options.host_root, remember=True)
     asked, id, spec = progress.request, state.id, options.spec
     plan = decide(bundle, asked, allowed, host, root, id=id, process=process, spec=spec, restores=restores)
     progress.plan, progress.request = plan, plan.request

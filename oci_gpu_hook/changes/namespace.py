@@ -32,10 +32,14 @@ def drop_privileges(*, as_owners: bool) -> None:
     syscalls.capset(effective & kept, permitted & kept)
 
 
+def can_mount() -> bool:
+    return bool(syscalls.capget()[0] >> SYS_ADMIN & 1)
+
+
 def enter(namespace: int) -> int:
-    """Enter the mount namespace that is open at `namespace`; gives a descriptor of the one that is left."""
+    """Enter the namespace that is open at `namespace`; gives a descriptor of the mount namespace that is left."""
     home = posix.open("/proc/self/ns/mnt", posix.O_RDONLY | posix.O_CLOEXEC)
-    _set(namespace, "enter")
+    move(namespace, "enter")
     return home
 
 
@@ -45,16 +49,12 @@ def cut_off(namespace: int, top: int) -> None:
     try:
         syscalls.mount_setattr(top, syscalls.mount_attr(0, 0, syscalls.MS_SLAVE), recursive=True)
     finally:
-        leave(home)
+        move(home, "leave")
 
 
-def leave(home: int) -> None:
-    _set(home, "leave")
-
-
-def _set(namespace: int, verb: str) -> None:
+def move(namespace: int, verb: str) -> None:
     try:
-        syscalls.setns(namespace, syscalls.CLONE_NEWNS)
+        syscalls.setns(namespace)
     except OSError as err:
         hint = "a security policy of the host may forbid setns(2)"
-        raise ApplyError(f"cannot {verb} the container's mount namespace: {err}", hint) from err
+        raise ApplyError(f"cannot {verb} the container's namespace: {err}", hint) from err

@@ -73,9 +73,6 @@ NS_GET_OWNER_UID = 0xB704
 PR_SET_NO_NEW_PRIVS = 38
 _LINUX_CAPABILITY_VERSION_3 = 0x20080522
 
-# --- setns(2); linux/sched.h
-CLONE_NEWNS = 0x00020000
-
 # --- socket(2), setsockopt(2), connect(2), sendto(2); sys/socket.h
 AF_UNIX, SOCK_STREAM, SOCK_DGRAM = 1, 1, 2
 SOL_SOCKET, SO_RCVTIMEO, SO_SNDTIMEO = 1, 20, 21
@@ -287,8 +284,8 @@ def umount2(path: str, flags: int) -> None:
     _call("umount2", path, _encoded(path), flags)
 
 
-def setns(fd: int, nstype: int) -> None:
-    _call("setns", fd, fd, nstype)
+def setns(fd: int) -> None:
+    _call("setns", fd, fd, 0)
 
 
 def ns_get_owner_uid(fd: int) -> int:

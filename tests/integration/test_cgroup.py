@@ -58,7 +58,7 @@ def own_mounts() -> Iterator[None]:
         printed("umount", "--recursive", str(ROOT))
         yield
     finally:
-        syscalls.setns(home, CLONE_NEWNS)
+        syscalls.setns(home)
         os.close(home)
         os.chdir(folder)
 

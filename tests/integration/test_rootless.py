@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.integration.conftest import Maker
-from tests.integration.engines import NO_PIDS_LIMIT, REPOSITORY, Outcome, on_node, podman
+from tests.integration.engines import NO_PIDS_LIMIT, REPOSITORY, Outcome, on_node, podman, start
 
 USER, FIRST = 64_123, 6_553_600
 # What a user's engine has: folders of the user's, and of the first of the user's further ids, as podman's keep-id has.
@@ -157,3 +157,15 @@ exit $code
         assert done.code == 0 and done.out.startswith("started\n"), done.out + done.err
     else:
         assert done.code != 0 and "others than root can exchange it" in done.out, done.err
+
+
+def test_a_users_runc_with_no_namespace_around_it(bundle: Maker) -> None:
+    """As Slurm starts it, by --container: the hook may mount in the container's own namespaces alone."""
+    made = bundle("debian").asks("1,5").in_user_namespace(USER).runs("/app/cuda")
+    mapping = [{"containerID": 0, "hostID": USER, "size": 1}]
+    made.config["linux"].update(uidMappings=mapping, gidMappings=mapping, resources={})
+    for mount in made.config["mounts"]:
+        mount["options"] = [it for it in mount.get("options", []) if it != "gid=5"]
+    made.write()
+    out = on_node(f"{FOLDERS}{AS_USER}{start(f'runc --root /run/user/{USER}', made)}").printed()
+    assert out == "cuInit 0, 2 devices\n"

@@ -98,6 +98,7 @@ def start(config: dict[str, Any], host: Node, words: list[str], progress: Progre
     options = asking.options([*words, "--host-root", str(host.tree)])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(apply, "run", catch)
+        patch.setattr(apply, "joined", lambda process: False)
         # The container does not exist: nothing of it is looked at but its root.
         patch.setattr(process, "Process", lambda pid: None)
         patch.setattr(rootfs, "of_process", lambda path, tmpfs, process: rootfs.of_folder(path))

@@ -73,7 +73,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return "home"
 
     monkeypatch.setattr(namespace, "enter", enter)
-    monkeypatch.setattr(namespace, "leave", lambda home: found.append(f"leave {home}"))
+    monkeypatch.setattr(namespace, "move", lambda home, verb: found.append(f"{verb} {home}"))
     monkeypatch.setattr(namespace, "drop_privileges", lambda **_: found.append("drop"))
     return found
 
@@ -162,7 +162,7 @@ class Process:
     def open(self, name, flags): return 0
 namespace.drop_privileges = lambda **_: None
 namespace.enter = lambda inside: sys.meta_path.insert(0, Unreachable())
-namespace.leave = lambda home: None
+namespace.move = lambda home, verb: None
 class Container: own_mounts, is_layer = (), True
 class Layout: user_namespace = False
 plan = Plan(Container, Layout, None, operations, ())
