@@ -30,6 +30,8 @@ done
 # Whether the file names the runtime, but in a comment: by a path, or as what is found in PATH.
 by_path="(^|[\"'=[:space:]])($paths)([\"'[:space:]]|\$)"
 by_name="(\"path\"|\"binary_name\"|BinaryName|runtime_path)[[:space:]]*[:=][[:space:]]*[\"']($bare)[\"']"
+# Slurm's has the runtime's words behind it.
+by_name="$by_name|RunTime[A-Za-z]*[[:space:]]*=[[:space:]]*[\"']?($bare)[[:space:]]"
 names() {
     grep -v '^[[:space:]]*[#;]' "$1" 2>/dev/null | tr '\n' ' ' | grep -qE "$by_path|$by_name"
 }
@@ -57,6 +59,7 @@ engine RKE2 'systemctl restart rke2-server rke2-agent' /var/lib/rancher/rke2/age
     /var/lib/rancher/rke2/agent/etc/containerd/config*.toml.d/*.toml
 engine k0s 'systemctl restart k0scontroller k0sworker' /etc/k0s/containerd.toml /etc/k0s/containerd.d/*.toml
 engine MicroK8s 'snap restart microk8s' /var/snap/microk8s/current/args/containerd-template.toml
+! command -v slurmd >/dev/null || engine Slurm 'systemctl restart slurmd' /etc/slurm/oci.conf
 # The folders of root's containers and of users' are podman 6's.
 for file in /etc/containers/containers.conf /etc/containers/containers.conf.d/*.conf \
     /etc/containers/containers.rootful.conf.d/*.conf /etc/containers/containers.rootless.conf.d/*.conf \

@@ -81,6 +81,7 @@ IN_USE = (
     ("etc/containers/containers.rootless.conf.d/1000/1.conf", f'oci-gpu-runtime = ["{RUNTIME}"]\n', "configure podman"),
     ("var/lib/rancher/k3s/agent/etc/containerd/config-v3.toml.d/1.toml", f'BinaryName = "{RUNTIME}"\n', "restart k3s"),
     ("etc/k0s/containerd.d/99-oci-gpu-hook.toml", f'BinaryName = "{RUNTIME}"\n', "restart k0scontroller k0sworker"),
+    ("etc/slurm/oci.conf", 'RunTimeRun="oci-gpu-runtime run --bundle %b %n"\n', "systemctl restart slurmd"),
     (_MICROK8S, 'BinaryName = "nvidia-container-runtime"\n', "snap restart microk8s"),
     # Containers, of pods and of Docker's.
     (f"run/containerd/{_TASKS}/k8s.io/{'c0ffee' * 10}/runtime", RUNTIME, "entered or stopped: c0ffeec0ffee (stop them"),
@@ -109,7 +110,7 @@ NOT_IN_USE = {
 
 def test_a_runtime_that_is_in_use_is_not_erased(view: View, release: Release) -> None:
     does(view.rpm("-i", *hosts(release)))
-    for name in ("dockerd", "containerd", "crio"):
+    for name in ("dockerd", "containerd", "crio", "slurmd"):
         write(view / f"usr/bin/{name}", "", 0o755)
     # As the manual has it for k3s.
     (view / "usr/bin/nvidia-container-runtime").symlink_to("oci-gpu-runtime")
