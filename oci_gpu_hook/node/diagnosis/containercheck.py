@@ -112,7 +112,7 @@ def _opened(paths: list[str], seen: Seen, who: Running) -> list[Finding]:
 def _unopened(error: int, paths: list[str], restart: Remedy) -> Finding:
     which = some(paths)
     if error == codes.EPERM:
-        text = f"its device cgroup denies {which}: the rules were written again after its start"
+        text = f"its device cgroup denies {which}: its job has no more, or the rules were written again after its start"
         return failed("open", f"{text}, as daemon-reload, update and a restore by crun do", restart)
     if error == codes.EACCES:
         # Without a plan these are the container's own names.
