@@ -156,7 +156,7 @@ def test_the_commands_that_are_named_exist(page: str) -> None:
 
 BLOCKS = [(page, block) for page in manual.PAGES for block in manual.blocks(page)]
 # Programs of others whose words stand in blocks.
-OTHERS = "podman|docker|systemctl|ctr|lxc|incus|apptainer|singularity|ch-fromhost|ch-run|nvidia-smi|ln|eval"
+OTHERS = "podman|docker|systemctl|ctr|lxc|incus|apptainer|singularity|ch-fromhost|ch-run|nvidia-smi|ln|eval|srun"
 
 
 def shell(block: str) -> None:
@@ -166,7 +166,7 @@ def shell(block: str) -> None:
         for words in re.findall(r"(?:^|\(|&& )oci-gpu-hook ([^&)]+)", line):
             taken(shlex.split(words))
         for devices in re.findall(r"NVIDIA_VISIBLE_DEVICES=([^\s']+)", line):
-            assert re.fullmatch(r"all|any|none|\d+(,\d+)*", devices), devices
+            assert re.fullmatch(r"all|any|none|\d+(,\d+)*|\$\{.+}", devices), devices
 
 
 def of_yaml(block: str) -> None:
@@ -197,6 +197,8 @@ KINDS: dict[str, Callable[[str], object]] = {
     r"apiVersion:|services:|version:|initContainers:": of_yaml,
     r"\[(Service|Container)\]\n": unit,
     r"\[plugins\.|version = \d\n\[plugins\.": lambda block: installed.parse_toml(block.encode()),
+    r"\[containers\]\n": lambda block: installed.parse_toml(block.encode()),
+    r"EnvExclude=|AutoDetect=": lines_of(r"[A-Z]\w+=\S.*"),
     r"lxc\.": lines_of(r"lxc\.[a-z.]+ = \S.*"),
     r"[a-z-]+ path = ": lines_of(r"[a-z-]+ path = /\S+"),
     r"ENV ": lines_of(r"ENV NVIDIA_[A-Z_]+=\S+"),
