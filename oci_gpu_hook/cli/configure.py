@@ -67,7 +67,9 @@ def configure(
     kind = BY_WORD[engine]
     given = {"--name": name is not None, "--set-as-default": default, "--cdi": cdi, "--user": user}
     given |= {"--swarm": swarm is not None, "--shares": shares is not None}
-    _check_options(kind, [option for option, is_given in given.items() if is_given])
+    unknown = [option for option, is_given in given.items() if is_given and option not in kind.options.split()]
+    if unknown:
+        raise UsageError(f"{kind.word} has no {unknown[0]}", f"it has {', '.join(kind.options.split())}")
     _check_names(name, swarm, shares, removes=removes)
     program = _LINK if name == "nvidia" and host.real(_LINK) == PROGRAM else PROGRAM
     asked = enginefile.WantedRuntime(RUNTIME if name is None else name, program, default, cdi, name is not None)
@@ -75,6 +77,9 @@ def configure(
     file = enginefile.read_settings_file(host, _users(kind) if user else path, is_users=user)
     added, removed = configuration.WAYS[kind]
     change = (removed if removes else added)(host, file, asked)
+    if not removes and program in change.text + change.by_hand and host.stat(program) is None:
+        hint = "install the package: what a DaemonSet or a MachineConfig puts on a node is CRI-O's hook alone"
+        raise ConfigError(f"{program} is not there: no container would start by it", hint)
     if change.by_hand:
         click.echo(change.by_hand, nl=False)
         raise ConfigError(change.told[0])
@@ -88,12 +93,6 @@ def configure(
     reloads = kind == DOCKER and not (cdi or swarm or removes)
     verb = "--user restart" if user else "reload" if reloads else "restart"
     _put(host, file, change, dry, f"so that it holds: systemctl {verb} {service}" if service else "")
-
-
-def _check_options(kind: EngineKind, given: list[str]) -> None:
-    for option in given:
-        if option not in kind.options.split():
-            raise UsageError(f"{kind.word} has no {option}", f"it has {', '.join(kind.options.split())}")
 
 
 def _check_names(name: str | None, swarm: str | None, shares: int | None, *, removes: bool) -> None:

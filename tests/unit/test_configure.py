@@ -32,6 +32,7 @@ EVERYTHING = ("--name", "nvidia", "--set-as-default", "--cdi")
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CONFIG_HOME", "/homes/user/.config")
     (tmp_path / "run").mkdir()
+    hosts.plant(tmp_path, installed.PROGRAM, "")
     return tmp_path
 
 
@@ -52,6 +53,14 @@ def planted(tree: Path, path: str, text: str) -> Path:
 def state(file: Path) -> tuple[int, int, bytes]:
     status = file.stat()
     return status.st_ino, status.st_mtime_ns, file.read_bytes()
+
+
+@pytest.mark.parametrize("engine", ["docker", "containerd"])
+def test_a_runtime_that_is_not_there_is_named_to_no_engine(program: Program, tree: Path, engine: str) -> None:
+    planted(tree, CONTAINERD, "version = 3\n")
+    (tree / installed.PROGRAM.lstrip("/")).unlink()
+    assert "/usr/bin/oci-gpu-runtime is not there" in program.mistake(4, *words(tree, engine))
+    assert program(*words(tree, engine, "--remove")).startswith("nothing to do in ")
 
 
 # Where a file is not laid out as json.dumps has it.
@@ -105,7 +114,6 @@ def test_one_name_is_removed_and_the_other_stays(program: Program, tree: Path) -
 
 def test_a_link_to_our_runtime_serves_already(program: Program, tree: Path) -> None:
     """As the manual has it for tools that look for the program's name; and is taken away as it was written."""
-    hosts.plant(tree, "usr/bin/oci-gpu-runtime", "")
     (tree / "usr/bin/nvidia-container-runtime").symlink_to("oci-gpu-runtime")
     text = '{"runtimes": {"nvidia": {"path": "/usr/bin/nvidia-container-runtime"}}}'
     file = planted(tree, DOCKER, text)
@@ -258,7 +266,6 @@ def test_without_such_a_folder_it_is_in_the_home(program: Program, tree: Path, m
 
 def test_a_link_that_was_made_later_is_written(program: Program, tree: Path) -> None:
     """By its name devcontainers, Ray and SkyPilot know that Docker has GPUs."""
-    hosts.plant(tree, "usr/bin/oci-gpu-runtime", "")
     assert program(*words(tree, "docker", "--name", "nvidia")).startswith("wrote")
     (tree / "usr/bin/nvidia-container-runtime").symlink_to("oci-gpu-runtime")
     for said in ("wrote", "nothing to do"):
@@ -476,9 +483,7 @@ def test_a_template_of_the_administrators_stays_and_nvidia_is_k3ss_own_name(prog
     made.write_text(f"{rendered('k3s', 3, '')}{linked}  BinaryName = '/usr/bin/nvidia-container-runtime'\n")
     said = program.mistake(4, *words(tree, "containerd", "--name", "nvidia"))
     assert "is not what 'oci-gpu-hook configure' writes" in said
-    (tree / "usr/bin").mkdir(parents=True)
     (tree / "usr/bin/nvidia-container-runtime").symlink_to("oci-gpu-runtime")
-    (tree / "usr/bin/oci-gpu-runtime").touch()
     assert program(*words(tree, "containerd", "--name", "nvidia")).startswith("nothing to do")
     theirs = planted(tree, f"{folder}config-v3.toml.tmpl", BASE)
     assert "and stays" in program.mistake(4, *words(tree, "containerd"))

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from oci_gpu_hook.driver import survey
+from oci_gpu_hook.node.engines import installed
 from oci_gpu_hook.node.gpus import nvml
 from oci_gpu_hook.node.setup import daemonjson
 from oci_gpu_hook.request import selectors
@@ -34,6 +35,7 @@ SHARES = [f"GPU={uuid}-{share}" for share in (0, 1) for uuid in UUIDS]
 @pytest.fixture()
 def tree(tmp_path: Path) -> Path:
     hosts.host(tmp_path)
+    hosts.plant(tmp_path, installed.PROGRAM, "")
     (tmp_path / "etc/docker").mkdir(parents=True)
     return tmp_path
 
@@ -172,6 +174,7 @@ def host(tmp_path: Path) -> Path:
     """A host with a driver and Docker, and the administrator's file."""
     host = tmp_path / "a host"
     hosts.host(host)
+    hosts.plant(host, installed.PROGRAM, "")
     hosts.plant(host, "etc/docker/daemon.json", '{"debug": true}\n')
     hosts.plant(host, "etc/oci-gpu-hook.conf", "swarm-resources = DOCKER_RESOURCE_FPGA\n")
     hosts.plant(tmp_path, "bin/oci-gpu-hook", f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m oci_gpu_hook "$@"\n')
