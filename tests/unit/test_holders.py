@@ -294,6 +294,16 @@ def test_where_nobody_holds_a_gpu(program: Program, runs: HostRoot, monkeypatch:
     assert [(item["name"], item["mig"]) for item in document["free"]] == [("0", False), ("1", False)]
 
 
+def test_the_hosts_own_nodes_outside_dev_are_no_fault(
+    program: Program, runs: HostRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = {(195, 0): "/host/dev/nvidia0", (195, 1): "/host/dev/nvidia1"}
+    monkeypatch.setattr(containerdevices, "held_nodes", lambda *_: (nodes, True))
+    monkeypatch.setattr(containerdevices, "_verdict", lambda *_: partial(containerdevices.by_rules, "c 195:0 rw\n"))
+    row, *_ = program.document("containers", "--host-root", runs.path)["containers"]
+    assert ([it["name"] for it in row["gpus"]], row["denied"]) == (["1"], [])
+
+
 def test_what_is_had_of_a_devices_memory(program: Program, runs: HostRoot, monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = {(195, 0): "/dev/nvidia0", (195, 1): "/dev/nvidia1"}
     monkeypatch.setattr(containerdevices, "held_nodes", lambda *_: (nodes, True))

@@ -178,7 +178,9 @@ def _container(
     allows = _verdict(host, cgroup, known.version)
     nodes, is_whole = held_nodes(host, pid, ours, wanted)
     running = known.of_process(pid)
-    held = tuple([ContainerNode(path, *at, allows(*at)) for at, path in sorted(nodes.items())])
+    there = [ContainerNode(path, *at, allows(*at)) for at, path in sorted(nodes.items())]
+    # With the host's root, as monitoring pods have it at /host, come all of the host's nodes, and nothing is wrong.
+    held = tuple([node for node in there if node.allowed is not False or node.path.startswith("/dev/")])
     allowed, is_open = frozenset([at for at in wanted.numbers if allows(*at)]), bool(allows(*_UNUSED_NUMBER))
     makes_nodes = processes.is_in_our_users(host, pid) and processes.makes_nodes(host, pid)
     own = own_cgroup(cgroup, running.id)
@@ -251,7 +253,7 @@ def held_nodes(host: HostRoot, pid: int, ours: HostsNodes, wanted: Wanted) -> No
     found, is_whole = ours.shown_by(mounts)
     if processes.is_in_our_users(host, pid):
         others, was_whole = _inside(host, pid, mounts, wanted)
-        found, is_whole = {**others, **found}, is_whole and was_whole
+        found, is_whole = {**found, **others}, is_whole and was_whole
     numbers = {(major, minor) for _, major, minor in wanted.nodes}
     count = [at for at in found if at[0] in wanted.majors or at in numbers]
     # First those that there are on this host: a container that may make nodes can have thousands.
