@@ -52,7 +52,8 @@ try() {
 # Finds the real path of /usr/local: image-based systems have a link there, which would lead out of $host.
 find_local() {
     [ -d "$host/usr" ] || fail "${host:-/} is not a node's root: mount the node's / there"
-    real=$(inside readlink -f $prefix) || fail "the node's $prefix leads nowhere: make that folder on the node"
+    real=$(inside readlink -f $prefix) ||
+        fail "the node's $prefix leads nowhere: make that folder on the node, or give the pod root and SYS_CHROOT"
     at=$host$real
 }
 
@@ -62,6 +63,12 @@ on_node() { echo "$at${1#"$prefix"}"; }
 check_python() {
     inside $python -IS -c 'import sys; sys.exit(sys.version_info < (3, 9))' 2>/dev/null ||
         fail "the node has no Python 3.9 or later at $python: use an image of the node's system that has it"
+}
+
+# Where another engine runs pods, all would look well here, and no container would get a GPU.
+check_engine() {
+    [ -n "${HOOKS_DIR:-}" ] || [ -e "$host/etc/crio" ] || [ -e "$host/run/crio" ] ||
+        fail "the node has no CRI-O, which alone reads what this installs: containerd takes the package, see README.md"
 }
 
 # CRI-O's own default is the folder below /usr/share alone; OpenShift's configuration adds the one below /etc.
@@ -305,6 +312,7 @@ do_install() {
     find_local
     made=
     check_python
+    check_engine
     find_hooks_dir
     check_ours
     version_of_payload
@@ -325,8 +333,8 @@ do_install() {
     fresh=
     remove_registrations "$host$hooks/oci-gpu-hook.json"
     start_units
-    prune
     echo "installed version $version, registered in $hooks"
+    prune
 }
 
 # What is installed already is proved again: the node's Python, or a file, may be another than at the last boot.

@@ -225,6 +225,7 @@ def test_while_an_upgrade_waits_both_versions_are_whole(served: Node, newer: Pat
     line, environment = node.argv(f"exec sh {SCRIPT} install"), node.environment(PAYLOAD=str(newer), GRACE="2")
     with subprocess.Popen(line, env=environment, stdout=subprocess.PIPE) as upgrading:
         until(lambda: old not in (node.root / ENTRY).read_text())
+        assert upgrading.stdout is not None and upgrading.stdout.readline().startswith(b"installed version ")
         assert len(node.versions()) == 2
         node.works()
         assert upgrading.wait(60) == 0
@@ -377,6 +378,7 @@ IN_THE_WAY = {
         + ("mkdir {0}/usr/share", *read_only("usr/share")),
         'add "/etc/containers/oci/hooks.d" to hooks_dir',
     ),
+    "no CRI-O": (("rm -r {0}/etc/crio",), "the node has no CRI-O, which alone reads what this installs"),
     "no Python": (("mount --bind /dev/null {0}/usr/bin/python3",), "no Python 3.9 or later"),
     "no node": (("mount -t tmpfs none {0}",), "is not a node's root"),
     "a MachineConfig": ((f"mkdir -p {{0}}/{LOCAL}/libexec/oci-gpu-hook",), "a MachineConfig serves this node already"),
