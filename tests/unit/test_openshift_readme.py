@@ -57,6 +57,7 @@ def check(made: Path, call: list[str]) -> None:
     elif verb in ("set", "rollout", "logs"):
         of_daemons(made, words)
     elif verb == "debug":
+        words = [word for word in words if word == "--" or word[:2] != "--"]
         assert what.startswith("node/") and (not words[2:] or words[2:5] == ["--", "chroot", "/host"])
         of_node(made, words[5:])
     elif verb in ("label", "taint"):
