@@ -99,6 +99,7 @@ def test_engines_and_shims_are_found_in_their_files(tmp_path: Path) -> None:
         f"{CRIO}.d/20-x": '[crio.runtime]\nhooks_dir = ["/a", "/c"]\n',
         DOCKER: f'{{"default-runtime": "nvidia", "runtimes": {{"nvidia": {{"path": "{SHIM}"}}}}}}',
         CONTAINERD: f'default_runtime_name = "nvidia"\n[plugins.x.runtimes.nvidia.options]\nBinaryName = "{SHIM}"\n',
+        SHIM: "",
     }
     root = host(tmp_path, **files)
     found = installed.installed(root)
@@ -150,7 +151,7 @@ def test_what_k3s_writes_at_each_start_is_not_named_to_be_changed(tmp_path: Path
     (default,) = diagnosis.other_hooks((), (), installed.shims(host(tmp_path / "own", **{SHIM: ""}, **files), ()))
     assert default.remedy == f"sed -i '/^ *default_runtime_name *=/d' {ours} && systemctl restart 'k3s*'"
     gone, _ = diagnosis.containerd(host(tmp_path / "both", **files), "dnf", is_alone=False)
-    assert gone.remedy == f"vi {ours}"
+    assert gone.remedy == f"vi {ours} && systemctl restart 'k3s*'"
 
 
 def test_k0s_has_a_containerd_too(tmp_path: Path) -> None:
@@ -301,7 +302,7 @@ def test_a_daemon_json_that_is_no_object_is_a_warning(tree: Path) -> None:
     assert (found.level, found.seen, found.remedy) == (WARN, f"{JSON}: it is not a JSON object", f"vi {JSON}")
 
 
-@pytest.mark.parametrize("runtimes", ["1", '{"a": 1, "b": {}, "c": {"path": 5}, "": {"path": ""}}'])
+@pytest.mark.parametrize("runtimes", ["1", '{"a": 1, "b": {}, "c": {"runtimeType": "v1"}, "": {"path": ""}}'])
 def test_a_daemon_json_of_any_shape_is_no_fault(tree: Path, runtimes: str) -> None:
     hosts.plant(tree, JSON, f'{{"runtimes": {runtimes}, "default-runtime": {{}}}}')
     (found,) = findings(tree)

@@ -91,7 +91,7 @@ def docker(host: HostRoot, found: Docker, entry: str, tool: str) -> list[Finding
         remedy = roots_alone(found.file.rpartition("/")[0], found.file) if host.link(found.file) is None else away
         findings.append(warned(_CHECK, f"{found.file}: {fault}, and who writes it is root", remedy))
     runtimes = installed.of_docker(host, found.settings or {}, found.file, found.folders)
-    return findings + of_runtimes(_CHECK, [item for item in runtimes if item.is_ours], "containers", tool)
+    return findings + of_runtimes(_CHECK, [item for item in runtimes if item.program], "containers", tool)
 
 
 def _ours(host: HostRoot, found: Docker) -> Finding:

@@ -122,10 +122,9 @@ def _without(shim: Runtime) -> Remedy:
     """Take NVIDIA's runtime out of an engine's settings; of a default one only that it is the default."""
     kind, rancher = BY_NAME[shim.engine], _rancher(shim.file)
     again = _again(shim.file, kind)
-    if not shim.is_default:
+    # No program takes "default-runtime" out of a daemon.json: nvidia-ctk leaves it.
+    if not shim.is_default or kind == DOCKER:
         return then(command("vi", shim.file), again)
-    if kind == DOCKER:
-        return command("nvidia-ctk", "runtime", "configure", "--runtime=docker", "--nvidia-set-as-default=false")
     if rancher and shim.file in kind.files:
         return then(command("sed", "-i", "/^default-runtime:/d", f"/etc/rancher/{rancher}/config.yaml"), again)
     return then(command("sed", "-i", f"/^ *{kind.default} *=/d", shim.file), again)
@@ -176,8 +175,9 @@ def of_runtimes(check: str, runtimes: list[Runtime], who: str, tool: str) -> lis
     for item in runtimes:
         seen = f"{item.file} has {item.program} as the runtime {item.name}{', the default' if item.is_default else ''}"
         if not item.is_there:
+            again = _again(item.file, BY_NAME[item.engine])
             is_written = _rancher(item.file) and item.file in CONTAINERD.files
-            remedy = _again(item.file, CONTAINERD) if is_written else command("vi", item.file)
+            remedy = again if is_written else then(command("vi", item.file), again)
             remedy = install(tool) if item.is_ours else remedy
             findings.append(failed(check, f"{seen}, and it is not there: {who} with it do not start", remedy))
         elif item.is_ours:

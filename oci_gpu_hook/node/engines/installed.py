@@ -104,12 +104,12 @@ def is_there(host: HostRoot, kind: EngineKind) -> bool:
 
 
 def shims(host: HostRoot, engines: tuple[Engine, ...]) -> list[Runtime]:
-    """NVIDIA's runtimes in the settings of these engines, Docker and containerd, as far as they can be read."""
+    """NVIDIA's runtimes in the settings of these engines, and those that are there of Docker and containerd."""
     named = of_containerd(host)
     with suppress(ValueError):
         named = [*of_docker(host, docker_settings(host)), *named]
     of_readers = [item for engine in engines for item in engine.shims]
-    return of_readers + [item for item in named if is_nvidias(host, item.program)]
+    return of_readers + [item for item in named if item.is_there and is_nvidias(host, item.program)]
 
 
 def find_program(host: HostRoot, name: str, folders: tuple[str, ...] = _PROGRAM_FOLDERS) -> str:
