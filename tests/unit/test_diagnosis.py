@@ -192,6 +192,11 @@ def test_shims_that_are_no_default() -> None:
         ),
         # The service would write its own again.
         ([("/run/cdi/a.yaml", True), ("/run/cdi/oci-gpu-hook.yaml", True)], [(FAIL, "rm /run/cdi/a.yaml"), (PASS, "")]),
+        # So does NVIDIA's.
+        (
+            [("/var/run/cdi/nvidia.yaml", False), ("/var/run/cdi/oci-gpu-hook.yaml", True)],
+            [(FAIL, f"rm /var/run/cdi/nvidia.yaml  # {speccheck._AT_BOOT}"), (PASS, "")],
+        ),
     ],
 )
 def test_of_two_specs_in_one_folder_ours_stays(specs: list[tuple[str, bool]], found: list[tuple[str, str]]) -> None:

@@ -18,6 +18,7 @@ from oci_gpu_hook.node.engines.installed import Engine
 AGAIN, BY_OURS, REMOVE = "again", "again, by the hook that is installed", "remove"
 # What oci-gpu-hook-cdi.service writes.
 SERVICES = "oci-gpu-hook.yaml"
+_AT_BOOT = "nvidia-cdi-refresh.service, where enabled, writes it again at boot"
 
 
 def compared(
@@ -30,29 +31,29 @@ def compared(
         ours = [it for it in specs if (dirname(it.path), it.kind, it.is_ours) == (dirname(spec.path), spec.kind, True)]
         # The one that the service writes again is to stay, else the first.
         kept = min(ours or [spec], key=lambda it: not it.path.endswith(f"/{SERVICES}"))
+        is_rewritten = spec.path.endswith("/run/cdi/nvidia.yaml") and not spec.is_ours
+        remove = command("rm", spec.path, note=_AT_BOOT if is_rewritten else "")
         if spec != kept:
             seen = f"{spec.path} and {kept.path} give the same devices, and engines take neither"
-            yield failed("CDI", seen, command("rm", spec.path))
+            yield failed("CDI", seen, remove)
         elif spec.is_ours:
             why, fix = out_of_date(spec)
-            remedy = command("rm", spec.path) if fix == REMOVE else in_words(fix)
+            remedy = remove if fix == REMOVE else in_words(fix)
             if fix in (AGAIN, BY_OURS):
                 # The names in a spec are those of the saved inventory.
                 remedy = then(REFRESH, _again(spec, spec.path, with_hook=fix == AGAIN))
             seen = f"{spec.path} says what the host has"
             yield failed("CDI", f"{spec.path}: {why}", remedy) if why else passed("CDI", seen)
         elif spec.kind == GPU:
-            yield _of_others(spec, version)
+            yield _of_others(spec, version, remove)
 
 
-def _of_others(spec: SpecFile, version: str) -> Finding:
-    remove = command("rm", spec.path)
+def _of_others(spec: SpecFile, version: str, remove: Remedy) -> Finding:
     if spec.driver != version and (spec.driver or not spec.fault):
         seen = f"{spec.path} is for driver {spec.driver or 'unknown'}, the host has {version}"
         return failed("CDI", seen, remove)
-    if spec.fault:
-        return warned("CDI", f"{spec.path} cannot be read here: {spec.fault}", remove)
-    return warned("CDI", f"{spec.path} was made by another program: engines use it without the hook", remove)
+    why = f"cannot be read here: {spec.fault}" if spec.fault else "was made by another program, without the hook in it"
+    return warned("CDI", f"{spec.path} {why}", remove)
 
 
 def unread(specs: tuple[SpecFile, ...]) -> Iterator[Finding]:
