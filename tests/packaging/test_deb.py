@@ -47,6 +47,11 @@ def test_what_doctor_says_of_a_missing_package_brings_it(view: View) -> None:
     does(view.dpkg("--verify", "oci-gpu-hook", "oci-gpu-hook-docker"))
 
 
+def test_no_drivers_libraries_come_over_the_hosts(release: Release) -> None:
+    """python3-pynvml depends on a driver: apt would choose one for a host that has its own by no package."""
+    assert "pynvml" not in printed("dpkg-deb", "--field", release.hook, "Recommends")
+
+
 def test_lintian_has_nothing_to_say_that_is_not_explained(release: Release, tmp_path: Path) -> None:
     [changes] = release.hook.parent.glob("*.changes")
     # It leaves files in its temporary folder.
