@@ -120,7 +120,7 @@ BROKEN = {
         "fail",
         "libraries",
         "libcuda of version 580.65.06 is missing: compute is not served",
-        """apt install '?and(?name("^lib(cuda1|nvidia-(.*-)?(cuda1|ml1|compute-[0-9]*))$"),"""
+        """apt install '?and(?name("^lib(cuda1|nvidia-(.*-)?(cuda1|ml1|compute-580))$"),"""
         """?version("^580[.]65[.]06"))'""",
     ),
     "no-gpus": Planted("fail", "GPUs", "the driver is loaded and drives no GPU", "journalctl --dmesg"),

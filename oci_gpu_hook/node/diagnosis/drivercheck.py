@@ -47,8 +47,8 @@ _OPERATORS = "/run/nvidia/driver"
 _NODES = command("oci-gpu-hook", "inventory", "refresh", "--nodes")
 _REINSTALL = command("dnf", "reinstall", "nvidia-*", "libnvidia-*")
 # Packages of a driver, of whichever variant: libcuda1, libnvidia-tesla-470-cuda1; Ubuntu's libnvidia-compute-580, and
-# libnvidia-compute-580-server, which is of the same version and excludes it.
-_LIBRARIES = "^lib(cuda1|nvidia-(.*-)?(cuda1|ml1|compute-[0-9]*{}))$"
+# libnvidia-compute-580-server, of the same version, which excludes it; empty ones of other branches are of it too.
+_LIBRARIES = "^lib(cuda1|nvidia-(.*-)?(cuda1|ml1|compute-{}{}))$"
 # dpkg keeps it while the package is installed; its folder of documents is left out on minimal hosts.
 _SERVERS = "/var/lib/dpkg/info/nvidia-kernel-common-{}-server.md5sums"
 _UPGRADE = {
@@ -165,8 +165,8 @@ def _parts(host: HostRoot, driver_root: str, found: DriverInventory, tool: str) 
 
 def _of_version(host: HostRoot, tool: str, version: str, by_dnf: Remedy, *options: str) -> Remedy:
     """The command that installs the libraries' packages that are of the module's version, and of no other driver."""
-    is_servers = host.stat(_SERVERS.format(version.partition(".")[0])) is not None
-    names, number = _LIBRARIES.format("-server" if is_servers else ""), version.replace(".", "[.]")
+    branch, number = version.partition(".")[0], version.replace(".", "[.]")
+    names = _LIBRARIES.format(branch, "-server" if host.stat(_SERVERS.format(branch)) is not None else "")
     # apt-patterns(7).
     pattern = f'?and(?name("{names}"),?version("^{number}"))'
     return command("apt", "install", *options, pattern) if tool == "apt" else by_dnf
