@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import functools
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -48,10 +49,11 @@ def start_script() -> str:
 @functools.cache
 def made(script: str = "build_man.py") -> Path:
     """The pages, or what another script makes from the program, in a folder that goes with this process."""
-    folder = tempfile.TemporaryDirectory()
-    atexit.register(folder.cleanup)
-    subprocess.run([sys.executable, FOLDER.parent / script, folder.name], check=True)
-    return Path(folder.name)
+    folder = tempfile.mkdtemp()
+    # No TemporaryDirectory: multiprocessing's child drops what atexit holds (Python 3.14.8), and so would remove it.
+    atexit.register(shutil.rmtree, folder)
+    subprocess.run([sys.executable, FOLDER.parent / script, folder], check=True)
+    return Path(folder)
 
 
 def walk(command: click.Command, *words: str, groups: bool = False) -> Iterator[tuple[tuple[str, ...], click.Command]]:
