@@ -126,7 +126,7 @@ class Question:
         if spec is not None:
             from oci_gpu_hook.request import cdirequest
 
-            nodes = tuple([path for path, *_ in self.bundle.devices()])
+            nodes = tuple([path for path, *_ in self.bundle.made()])
             if spec.vendor:
                 return cdirequest.of_vendor(spec.vendor, self._vendors(), nodes, allowed)
             return cdirequest.of_nodes(self.inputs, allowed, nodes, spec.capabilities)

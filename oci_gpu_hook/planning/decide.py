@@ -64,7 +64,7 @@ def decide(
         from oci_gpu_hook.planning import meanings
 
         # In a user namespace "/" belongs to another number, and what root has saved is not read.
-        meanings.check_spec(spec, provision, bundle.devices(), has_names=host.roots[1] == 0)
+        meanings.check_spec(spec, provision, bundle.made(), has_names=host.roots[1] == 0)
     # A CDI spec's nodes are the engine's, and have their group from the spec (`cdispec`).
     elif any([isinstance(it, Device) and it.is_closed() for it in provision.operations]):
         from oci_gpu_hook.planning import nodegroups
@@ -75,7 +75,7 @@ def decide(
     opened = open_cgroup(container, settings.device_cgroup, provision.devices, rules)
     made = make(container, laid_out, request, provision, labels, opened)
     if spec is not None:
-        made = meanings.leave_to_engine(made, spec, tuple([path for path, *_ in bundle.devices()]))
+        made = meanings.leave_to_engine(made, spec, tuple([path for path, *_ in bundle.made()]))
     return made.of_restore() if restores else made
 
 

@@ -51,18 +51,19 @@ class Bundle(NamedTuple):
         return tuple([(source, path) for source, path in found if isinstance(path, str)])
 
     def hooks(self, stage: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        found = []
-        for item in objects(self.document.get("hooks"), stage):
-            path, words = item.get("path"), item.get("args") or []
-            if isinstance(path, str) and isinstance(words, list):
-                found.append((path, tuple([str(word) for word in words])))
-        return tuple(found)
+        found = [(item.get("path"), item.get("args") or []) for item in objects(self.document.get("hooks"), stage)]
+        named = [(path, words) for path, words in found if isinstance(path, str) and isinstance(words, list)]
+        return tuple([(path, tuple([str(word) for word in words])) for path, words in named])
 
     def devices(self) -> tuple[tuple[str, object, object], ...]:
         """The path, major and minor number of each of ``linux.devices``; None for a number that is not said."""
         items = self._part("linux.devices", list)
         named = [it for it in items if isinstance(it, dict) and isinstance(it.get("path"), str)]
         return tuple([(it["path"], it.get("major"), it.get("minor")) for it in named])
+
+    def made(self) -> tuple[tuple[str, object, object], ...]:
+        """As `devices`, for what a CDI spec of ours has made: buildah without root binds all and leaves none there."""
+        return self.devices() or tuple([(path, None, None) for _, path in self.bindings() if path.startswith("/dev/")])
 
     def given_gpus(self) -> tuple[str, ...]:
         """The host's nodes of GPUs that the engine was told to give, and of MIG and DRM devices beside them: by their

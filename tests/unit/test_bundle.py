@@ -98,6 +98,14 @@ def test_of_several_mounts_at_one_place_the_last_is_there() -> None:
     assert bundle({"mounts": mounts}).mount_source("/dev") is None
 
 
+def test_what_buildah_without_root_has_bound_is_made_by_a_spec() -> None:
+    """buildah 1.43 binds a spec's nodes from a folder of its own, and leaves no ``linux.devices``."""
+    mounts = [{"destination": path, "source": "/tmp/target", "type": "bind"} for path in ("/dev/nvidia2", "/data")]
+    assert bundle({"mounts": mounts}).made() == (("/dev/nvidia2", None, None),)
+    device = {"path": "/dev/nvidia1", "major": 195, "minor": 1}
+    assert bundle({"mounts": mounts, "linux": {"devices": [device]}}).made() == (("/dev/nvidia1", 195, 1),)
+
+
 @pytest.mark.parametrize("content", [None, "", "{", "[]"])
 def test_a_config_that_cannot_be_read_is_a_bundle_error(tmp_path: Path, content: str | None) -> None:
     if content is not None:
