@@ -32,10 +32,6 @@ def drop_privileges(*, as_owners: bool) -> None:
     syscalls.capset(effective & kept, permitted & kept)
 
 
-def can_mount() -> bool:
-    return bool(syscalls.capget()[0] >> SYS_ADMIN & 1)
-
-
 def enter(namespace: int) -> int:
     """Enter the namespace that is open at `namespace`; gives a descriptor of the mount namespace that is left."""
     home = posix.open("/proc/self/ns/mnt", posix.O_RDONLY | posix.O_CLOEXEC)
