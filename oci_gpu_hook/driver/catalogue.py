@@ -45,8 +45,7 @@ LIBRARIES = _each(
 # Further files of libraries, with no driver's version in their names: of 470, since 590, and of some RPMs of 590.
 FILES = ("libnvidia-nvvm.so.4.0.0", "libnvidia-nvvm70.so.4", "libGLX_nvidia.so.0")
 
-# What is beside them in the driver's folder and not for containers: parts of nvidia-settings' window, and what runs
-# Windows' programs.
+# What is beside them and not for containers: parts of nvidia-settings' window, and what runs Windows' programs.
 NOT_BROUGHT = ("libnvidia-gtk2", "libnvidia-gtk3", "libnvidia-wayland-client", "libnvidia-api")
 # What brings a library there that is in no table: a newer driver's.
 OF_UNKNOWN = _BOTH
@@ -96,8 +95,7 @@ SHARED_CONFIGURATION = _each(
 SHARED_TARGET, ETC_TARGET = "/usr/share", "/etc"
 # What such a file's name ends with if its text may name a library.
 NAMES_LIBRARIES = (".json", ".icd")
-# {machine}: RPMs name the file after the architecture.  That of i686 is not brought: each of Vulkan's loaders would
-# take the library twice.
+# {machine}: RPMs have it in the file's name.  i686's is not brought: Vulkan's loaders would take the library twice.
 ETC_CONFIGURATION = _each(
     (_DRAWING, ("vulkan/icd.d/nvidia_icd.json", "vulkan/icd.d/nvidia_icd.{machine}.json")),
     (_DRAWING, ("vulkan/icd.d/nvidia_layers.json", "vulkan/implicit_layer.d/nvidia_layers.json")),

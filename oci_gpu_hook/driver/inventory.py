@@ -17,7 +17,7 @@ SAVED = f"{statefile.FOLDER}/{FILE}"
 
 # The number is made of the sources that say what is saved (tests/unit/test_headings.py): what another version has saved
 # is not read.
-HEADING = b"oci-gpu-hook inventory 8c68fe34\n"
+HEADING = b"oci-gpu-hook inventory d591c56e\n"
 
 # In `DriverInventory.unknown`: what NVML said was true when it was asked, and only NVML knows whether it still is.
 MAY_BE_MADE_AGAIN = "whether MIG devices were created again since NVML named them: run 'oci-gpu-hook inventory refresh'"

@@ -72,8 +72,7 @@ def _load_request() -> bytes:
 
 
 def _allow_whole(rule: DeviceRule, *others: DeviceRule) -> bytes:
-    # One comparison checks the type, and that the request has no access bit beyond those of the rule, not even one that
-    # a later kernel may add.
+    # One comparison checks the type, and that the request has no access bit beyond the rule's, nor a later kernel's.
     mask, wanted = (~_access(rule) & _HALF) << 16, 0
     if rule.type != "a":
         mask, wanted = mask | _HALF, TYPES[rule.type]

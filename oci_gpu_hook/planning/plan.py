@@ -125,8 +125,7 @@ class Plan(NamedTuple):
 def make(
     container: Container, layout: Layout, request: Request, provision: Provision, labels: Labels, cgroup: Steps
 ) -> Plan:
-    # The cgroup comes last: it is the only change that stays when the mount namespace is gone.  No device is opened
-    # before its memory is limited.
+    # The cgroup comes last: it alone outlives the mount namespace, and opens devices once their memory is limited.
     operations = (*provision.operations, *labels.operations, *cgroup[0])
     notes = (*provision.notes, *cgroup[1], *[DEV_IS_HOSTS] * layout.dev_is_hosts, *labels.notes)
     return Plan(container, layout, request, operations, notes, labels.context, provision)

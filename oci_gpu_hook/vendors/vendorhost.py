@@ -259,8 +259,7 @@ def _fits(host: HostRoot, pattern: DevicePattern, number: str, address: str) -> 
 
 def _key(node: DeviceNode, address: str, name: str) -> tuple[object, ...]:
     """What the nodes of one device share, in an order that people expect: by address, else by number.  One PCI function
-    may have several devices, with further names.  Else those of one folder and number are one device: hl0 and
-    hl_controlD0.
+    may have several devices, with further names.  Else one folder and number are one device: hl0 and hl_controlD0.
     """
     if address:
         return (0, bus_id(address), len(name), name)

@@ -8,8 +8,7 @@ its eBPF programs (v2), which are run here: what is not a comparison or a calcul
 (Documentation/bpf/standardization/instruction-set.rst).
 
 Nodes are found by mounts, and by folders if root alone can mount anything there.  In a user namespace a user can mount
-an overlay of a FUSE filesystem that never answers; nodes that a container can use there are the host's own, and its
-mounts say where.
+an overlay of a FUSE filesystem that never answers; what it can use there are the host's own nodes, as mounts.
 """
 
 from __future__ import annotations

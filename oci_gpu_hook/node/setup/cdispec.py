@@ -33,8 +33,7 @@ STAGE = "createRuntime"
 # A device's name (SPEC.md, "CDI JSON Specification").
 _NAME = re.compile("[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?")
 _READ_WRITE = 0o6
-# With an empty one the hook would get the container's (CVE-2025-23266).  Without SHELL, bash looks in the user
-# database.
+# An empty one would be the container's for the hook (CVE-2025-23266).  Without SHELL bash looks for its user's.
 _HOOK_ENVIRONMENT = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C"]
 
 
