@@ -2,7 +2,7 @@
 """Enter the container's mount namespace, with few privileges, and leave it again (capabilities(7), prctl(2)).
 
 A tree can be attached only from the mount namespace that it is attached in (move_mount(2)).  Every descriptor of the
-host is open by then.
+host is open by then, but see `apply.joined`.
 """
 
 from __future__ import annotations

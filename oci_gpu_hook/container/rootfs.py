@@ -70,13 +70,14 @@ def of_caller(path: str, caller: Process) -> Rootfs:
     mount = mountinfo.mount(procfile.pieces("/proc/self/mountinfo"), id)
     if mount is None or any([tag.startswith("shared:") for tag in mount.tags]):
         raise _not_the_root(path, "what is mounted in it would show in other mount namespaces too")
-    hosts = _hosts(id)
-    top = posix.readlink(f"/proc/self/fd/{fd}")
+    hosts, top = _hosts(id), posix.readlink(f"/proc/self/fd/{fd}")
     session = _session(top, hosts)
     own = _own(fd, USUAL_TMPFS, session or top, hosts)
     # A mount point in /tmp, or in a folder like it, may belong to the container's user; a session folder may as well.
     found = _meant(path, fd, id, own, None if session else posix.fstat(fd).st_uid)
-    if not caller.in_user_namespace() and (not hosts or mountinfo.mounted(procfile.pieces(hosts), {mount.device})):
+    shown: object = not hosts or mountinfo.mounted(procfile.pieces(hosts), {mount.device})
+    shown = shown or (session and mountinfo.mounted(procfile.pieces("/proc/self/mountinfo"), {mount.device}, session))
+    if shown and not caller.in_user_namespace():
         found = found._replace(own=(*own,))
     return found._replace(makes_nodes=_is_in_memory(fd, "/dev", found.own))
 

@@ -166,7 +166,8 @@ NOT_THE_ROOT = "is not the container's root"
 # A folder of the user's, in which the user can exchange the root's mount point; see SingularityCE's session folder.
 SESSION = "/run/w/session"
 MOUNTED = f"mkdir -p {SESSION}; mount -t tmpfs -o uid={USER} none {SESSION}; mkdir {SESSION}/root"
-IN_SESSION = f"mount --rbind {ROOT} {SESSION}/root"
+IN_SESSION = f"mount --move {ROOT} {SESSION}/root"
+FROM_JOB = f"cp -a {ROOT}/. /run/w/job/; mount --bind /run/w/job {SESSION}/root"
 BOUND = f"{BIND}; mount --make-shared {ROOT}"
 ROOTS = {
     "no mount": Row(3, f"{NOT_THE_ROOT}: nothing is mounted there", bind=":"),
@@ -186,7 +187,15 @@ ROOTS = {
         clean=f"umount {SESSION}",
     ),
     "in a user's folder that the caller has made": Row(
-        *(0, "", "", f"{MOUNTED}; {IN_SESSION}", f"chroot {SESSION}/root /app/cuda"), prints=ONE, path=f"{SESSION}/root"
+        *(0, "", "", f"{MOUNTED}; {IN_SESSION}", f"chroot {SESSION}/root /app/cuda"),
+        prints=ONE,
+        path=f"{SESSION}/root",
+        listing=f"find {SESSION}/root -xdev | sort",
+    ),
+    "of a disk of the caller's, in a user's folder": Row(
+        *(7, HOSTS_ROOT, "", f"{MOUNTED}; mkdir /run/w/job; mount -t tmpfs none /run/w/job; {FROM_JOB}"),
+        bind=":",
+        path=f"{SESSION}/root",
     ),
     "in everybody's folder": Row(3, NOT_THE_ROOT, image="chmod 0777 /run/w", clean="chmod 0755 /run/w"),
     "of a user in everybody's folder": Row(
