@@ -77,7 +77,7 @@ def configure(
     file = enginefile.read_settings_file(host, _users(kind) if user else path, is_users=user)
     added, removed = configuration.WAYS[kind]
     change = (removed if removes else added)(host, file, asked)
-    if not removes and program in change.text + change.by_hand and host.stat(program) is None:
+    if not (removes or dry) and program in change.text + change.by_hand and host.stat(program) is None:
         hint = "install the package: what a DaemonSet or a MachineConfig puts on a node is CRI-O's hook alone"
         raise ConfigError(f"{program} is not there: no container would start by it", hint)
     if change.by_hand:
@@ -88,8 +88,7 @@ def configure(
         settings = read_settings(None, None, host.path)
         named = daemonjson.devices(hardware.nvidia(host, settings.driver_root), shares)
         change = daemonjson.with_resources(host, file, change, settings, swarm, named)
-    # A reload of dockerd turns no CDI on, reads no resources and keeps a default runtime that is gone; rootlesskit
-    # passes no SIGHUP on.
+    # SIGHUP turns no CDI on, reads no resources, keeps a default runtime that is gone; rootlesskit forwards none.
     reloads = kind == DOCKER and not (cdi or swarm or removes)
     verb = "--user restart" if user else "reload" if reloads else "restart"
     _put(host, file, change, dry, f"so that it holds: systemctl {verb} {service}" if service else "")

@@ -55,9 +55,15 @@ def state(file: Path) -> tuple[int, int, bytes]:
     return status.st_ino, status.st_mtime_ns, file.read_bytes()
 
 
-@pytest.mark.parametrize("engine", ["docker", "containerd"])
-def test_a_runtime_that_is_not_there_is_named_to_no_engine(program: Program, tree: Path, engine: str) -> None:
-    planted(tree, CONTAINERD, "version = 3\n")
+BY_HAND = 'version = 2\n[plugins."io.containerd.grpc.v1.cri"]\nsandbox_image = "pause"\n'
+
+
+@pytest.mark.parametrize("engine, text", [("docker", ""), ("containerd", "version = 3\n"), ("containerd", BY_HAND)])
+def test_a_runtime_that_is_not_there_is_named_to_no_engine(
+    program: Program, tree: Path, engine: str, text: str
+) -> None:
+    planted(tree, CONTAINERD, text)
+    assert program(*words(tree, "podman")).startswith("wrote")
     (tree / installed.PROGRAM.lstrip("/")).unlink()
     assert "/usr/bin/oci-gpu-runtime is not there" in program.mistake(4, *words(tree, engine))
     assert program(*words(tree, engine, "--remove")).startswith("nothing to do in ")

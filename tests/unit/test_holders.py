@@ -230,8 +230,10 @@ def test_what_a_container_may_make_is_bounded(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(foreignfile, "mounts_of", lambda *_: Mounts(b""))
     monkeypatch.setattr(processes, "is_in_our_users", lambda *_: True)
     ours = at(tmp_path, monkeypatch)
+    # That in /dev counts, and not another that is mounted elsewhere.
+    monkeypatch.setattr(ours, "shown_by", lambda _: ({(195, 8_999): "/host/dev/x8999"}, True))
     found, is_whole = containerdevices.held_nodes(HostRoot(), 7, ours, Wanted((195,), (), ((195, 8_999),)))
-    assert len(found) == 256 and (195, 8_999) in found and (1, 3) not in found and not is_whole
+    assert len(found) == 256 and found[195, 8_999] == "/dev/x8999" and (1, 3) not in found and not is_whole
 
 
 def test_a_container_with_users_of_its_own_is_not_entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
