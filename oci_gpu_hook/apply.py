@@ -61,8 +61,8 @@ def joined(process: Process) -> bool:
     # Engines without root are root in a namespace of their own.  A user's runc, as Slurm starts it, has none around it.
     if posix.geteuid() == 0:
         return False
-    for kind in ("user", "mnt"):
-        namespace.enter(process.open(f"ns/{kind}", posix.O_RDONLY))
+    namespace.enter(process.open("ns/user", posix.O_RDONLY), is_users=True)
+    namespace.enter(process.open("ns/mnt", posix.O_RDONLY))
     return True
 
 

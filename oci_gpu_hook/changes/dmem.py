@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Limits of device memory for a cgroup: the file dmem.max (Linux 6.14, Documentation/admin-guide/cgroup-v2.rst).
 
-runc enables the controller for each container, crun does not.  What is enabled stays so: a cgroup beside this one may
-use it by then.
+runc enables the controller for each container, crun does not.  It stays enabled: a cgroup beside may use it by then.
 """
 
 from __future__ import annotations

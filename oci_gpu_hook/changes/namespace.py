@@ -32,10 +32,10 @@ def drop_privileges(*, as_owners: bool) -> None:
     syscalls.capset(effective & kept, permitted & kept)
 
 
-def enter(namespace: int) -> int:
+def enter(namespace: int, *, is_users: bool = False) -> int:
     """Enter the namespace that is open at `namespace`; gives a descriptor of the mount namespace that is left."""
     home = posix.open("/proc/self/ns/mnt", posix.O_RDONLY | posix.O_CLOEXEC)
-    move(namespace, "enter")
+    move(namespace, "enter", syscalls.CLONE_NEWUSER if is_users else syscalls.CLONE_NEWNS)
     return home
 
 
@@ -48,9 +48,10 @@ def cut_off(namespace: int, top: int) -> None:
         move(home, "leave")
 
 
-def move(namespace: int, verb: str) -> None:
+def move(namespace: int, verb: str, kind: int = syscalls.CLONE_NEWNS) -> None:
     try:
-        syscalls.setns(namespace)
+        # Named: systemd's RestrictNamespaces= refuses a call that leaves the kind open.
+        syscalls.setns(namespace, kind)
     except OSError as err:
         hint = "a security policy of the host may forbid setns(2)"
         raise ApplyError(f"cannot {verb} the container's namespace: {err}", hint) from err

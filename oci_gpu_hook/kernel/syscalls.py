@@ -66,7 +66,8 @@ MNT_DETACH = 2
 # --- statx(2); linux/stat.h
 STATX_TYPE, STATX_INO, STATX_MNT_ID, STATX_ATTR_MOUNT_ROOT = 0x1, 0x100, 0x1000, 0x2000
 
-# --- ioctl(2) on a namespace (ioctl_ns(2)): Linux 4.11; linux/nsfs.h
+# --- setns(2), and ioctl(2) on a namespace (ioctl_ns(2)): Linux 4.11; linux/sched.h, linux/nsfs.h
+CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
 NS_GET_OWNER_UID = 0xB704
 
 # --- prctl(2), capget(2), capset(2); linux/prctl.h, linux/capability.h
@@ -284,8 +285,8 @@ def umount2(path: str, flags: int) -> None:
     _call("umount2", path, _encoded(path), flags)
 
 
-def setns(fd: int) -> None:
-    _call("setns", fd, fd, 0)
+def setns(fd: int, nstype: int) -> None:
+    _call("setns", fd, fd, nstype)
 
 
 def ns_get_owner_uid(fd: int) -> int:
@@ -381,8 +382,7 @@ def send_datagram(path: str, data: bytes) -> None:
 
 def bpf(command: int, attr: bytes, subject: str) -> tuple[int, bytearray]:
     """bpf(2): `attr` is the union bpf_attr; gives the result, and the union as the kernel left it.  Of a longer union a
-    kernel requires that what it does not know is zero; into these 128 bytes a newer one may write more of an answer (a
-    query's revision at byte 56).
+    kernel requires that what it does not know is zero; into these 128 bytes a newer one may write more.
     """
     union = bytearray(attr.ljust(128, b"\0"))
     return _call("bpf", subject, command, _reference(union), len(union)), union

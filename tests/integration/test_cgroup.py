@@ -58,7 +58,7 @@ def own_mounts() -> Iterator[None]:
         printed("umount", "--recursive", str(ROOT))
         yield
     finally:
-        syscalls.setns(home)
+        syscalls.setns(home, syscalls.CLONE_NEWNS)
         os.close(home)
         os.chdir(folder)
 

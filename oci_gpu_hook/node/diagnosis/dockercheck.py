@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Findings about Docker: what serves ``docker run --gpus`` and the runtimes that daemon.json names.
 
-Docker reads no hooks.d.  It starts our hook for --gpus by a link of the name that it looks for, and for all other ways
-of asking by our runtime.
+Docker reads no hooks.d: for --gpus it starts our hook by a link of a name that it knows, else our runtime does.
 """
 
 from __future__ import annotations
