@@ -67,10 +67,7 @@ def configure(
     kind = BY_WORD[engine]
     given = {"--name": name is not None, "--set-as-default": default, "--cdi": cdi, "--user": user}
     given |= {"--swarm": swarm is not None, "--shares": shares is not None}
-    unknown = [option for option, is_given in given.items() if is_given and option not in kind.options.split()]
-    if unknown:
-        raise UsageError(f"{kind.word} has no {unknown[0]}", f"it has {', '.join(kind.options.split())}")
-    _check_names(name, swarm, shares, removes=removes)
+    _check_words(kind, [option for option, is_given in given.items() if is_given], name, swarm, removes=removes)
     program = _LINK if name == "nvidia" and host.real(_LINK) == PROGRAM else PROGRAM
     asked = enginefile.WantedRuntime(RUNTIME if name is None else name, program, default, cdi, name is not None)
     path, service = configuration.containerds_file(host) if kind == CONTAINERD else (kind.ours, kind.unit)
@@ -94,10 +91,13 @@ def configure(
     _put(host, file, change, dry, f"so that it holds: systemctl {verb} {service}" if service else "")
 
 
-def _check_names(name: str | None, swarm: str | None, shares: int | None, *, removes: bool) -> None:
+def _check_words(kind: EngineKind, given: list[str], name: str | None, swarm: str | None, *, removes: bool) -> None:
+    unknown = [option for option in given if option not in kind.options.split()]
+    if unknown:
+        raise UsageError(f"{kind.word} has no {unknown[0]}", f"it has {', '.join(kind.options.split())}")
     if name is not None and (not _NAME.fullmatch(name) or _TAKEN.fullmatch(name)):
         raise UsageError(f"--name is {quoted(name)}, which cannot name our runtime", "such as nvidia")
-    if swarm is None and shares is not None:
+    if swarm is None and "--shares" in given:
         raise UsageError("--shares is for --swarm", "such as --swarm GPU")
     if swarm is not None and removes:
         raise UsageError("--swarm cannot be given with --remove", "an editor takes node-generic-resources away")
