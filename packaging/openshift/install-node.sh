@@ -7,12 +7,14 @@
 #   install-node.sh remove     take everything away again
 #   install-node.sh ready      on the node itself, at its boot: install what the MachineConfig has put there
 #
-#   HOST       the node's root (/host)          HOOKS_DIR  the folder where the node's engine looks for hooks (found out)
+#   HOST       the node's root (/host)          HOOKS_DIR  the folder where the node's CRI-O looks for hooks (found out)
 #   PAYLOAD    what `make install PREFIX=/usr/local` made (/payload)   GRACE  seconds for hooks still running (30)
 #
 # Each version has a folder of its own, which the scripts name: one rename is the whole upgrade, and a container
 # that starts meanwhile finds one whole version. The registration is added last and removed first: an engine that has it
-# without the rest can start no container at all. So a version that fails its trial is not registered.
+# without the rest can start no container at all. So a version that fails its trial is not registered. With CRI-O it is a
+# file that CRI-O reads at each container; with containerd a drop-in that makes our runtime the default one, and a restart
+# of containerd, which leaves its containers alone.
 #
 # Needs root, CAP_SYS_CHROOT and an SELinux type that may write to the host (spc_t), and no namespace of the host. From
 # its own image it needs sh, coreutils, grep and sed, but no find and no xargs, which minimal images lack.
@@ -26,11 +28,13 @@ library=$prefix/lib/oci-gpu-hook
 entry=$prefix/libexec/oci/hooks.d/oci-gpu-hook
 start=$prefix/libexec/oci-gpu-hook-start
 command=$prefix/bin/oci-gpu-hook
+runtime=$prefix/bin/oci-gpu-runtime # only with containerd
+drop_in=/etc/containerd/conf.d/99-oci-gpu-hook.toml
 # What else of the payload is installed as it is.
 shared='share/oci-gpu-hook/vendors lib/systemd/system lib/udev/rules.d lib/tmpfiles.d'
 delivered=$prefix/libexec/oci-gpu-hook # only there on nodes that the MachineConfig serves
 python=/usr/bin/python3
-staged='' fresh='' unpacked=''
+staged='' fresh='' unpacked='' hooks=''
 
 fail() {
     echo "install-node.sh: $*" >&2
@@ -65,10 +69,16 @@ check_python() {
         fail "the node has no Python 3.9 or later at $python: use an image of the node's system that has it"
 }
 
-# Where another engine runs pods, all would look well here, and no container would get a GPU.
-check_engine() {
-    [ -n "${HOOKS_DIR:-}" ] || [ -e "$host/etc/crio" ] || [ -e "$host/run/crio" ] ||
-        fail "the node has no CRI-O, which alone reads what this installs: containerd takes the package, see README.md"
+# Which engine runs the node's pods, crio or containerd. Where another one does, all would look well here, and no container
+# would get a GPU. A node may have the settings of an engine that it does not run, and Docker's containerd beside CRI-O.
+find_engine() {
+    engine=crio
+    [ -z "${HOOKS_DIR:-}" ] && [ ! -e "$host/run/crio" ] || return 0
+    if [ -e "$host/run/containerd/containerd.sock" ] && [ -e "$host/etc/containerd/config.toml" ]; then
+        engine=containerd
+    elif [ ! -e "$host/etc/crio" ]; then
+        fail "the node runs neither CRI-O nor a containerd that has /etc/containerd/config.toml: see README.md, Which way is yours?"
+    fi
 }
 
 # CRI-O's own default is the folder below /usr/share alone; OpenShift's configuration adds the one below /etc.
@@ -98,6 +108,11 @@ registrations() {
     done | sort -u
 }
 
+# Whether the node's engine knows the hook already.
+is_registered() {
+    if [ $engine = crio ]; then [ -n "$(registrations)" ]; else names_runtime; fi
+}
+
 # All but $1, by whatever path.
 remove_registrations() {
     kept=$([ -z "${1:-}" ] || readlink -f "$1")
@@ -111,7 +126,8 @@ check_ours() {
     if [ "$action" != ready ] && [ -e "$(on_node $delivered)" ]; then
         fail "a MachineConfig serves this node already: remove that one first, or leave this node out of the DaemonSet"
     fi
-    for file in "$(on_node $entry)" "$(on_node $start)" "$(on_node $command)" "$host$hooks/oci-gpu-hook.json"; do
+    for file in "$(on_node $entry)" "$(on_node $start)" "$(on_node $command)" "$(on_node $runtime)" \
+        "$host$hooks/oci-gpu-hook.json"; do
         if [ -e "$file" ] && ! grep -qs 'oci[-_]gpu[-_]hook' "$file"; then
             fail "$file is there and is not ours: move it away first"
         fi
@@ -174,6 +190,12 @@ label() {
     try "cannot give $1 its SELinux label" inside restorecon -R -F "$1"
 }
 
+# Writes the script $2 of the payload to $3, for a package in the folder $1.
+stage_script() {
+    sed "s|\"$library/|\"$1/|" "$payload$2" >"$3"
+    chmod 0755 "$3"
+}
+
 # A trial: a container that asks for no GPU must start, whatever happens. $1 is the package's folder. The word void asks for
 # none, but only Python knows that: so both scripts, the linked file and the package run.
 prove() {
@@ -183,12 +205,15 @@ prove() {
         >"$host$trial/config.json"
     proved=yes
     for script in $entry $start; do
-        sed "s|\"$library/|\"$1/|" "$payload$script" >"$host$trial/script"
-        chmod 0755 "$host$trial/script"
+        stage_script "$1" "$script" "$host$trial/script"
         said=$(echo "{\"ociVersion\": \"1.0.2\", \"id\": \"trial\", \"status\": \"created\", \"pid\": 1, \"bundle\": \"$trial\"}" |
             inside "$trial/script" createRuntime 2>&1) || proved=no
         [ "$proved" = yes ] || break
     done
+    if [ "$proved$engine" = yescontainerd ]; then
+        stage_script "$1" $runtime "$host$trial/script"
+        said=$(inside "$trial/script" --version 2>&1) || proved=no
+    fi
     rm -rf "$host$trial"
     [ "$proved" = yes ] || fail "the hook does not start on this node, so it was not registered: $(echo "$said" | tail -n 1)"
 }
@@ -220,7 +245,7 @@ stage() {
 
 # Installs the payload's scripts, which name this version from now on.
 switch_version() {
-    for file in $command $start $entry; do
+    for file in $command $start $entry $([ $engine = crio ] || echo $runtime); do
         sed "s|\"$library|\"$library/$version|" "$payload$file" | write 0755 "$(on_node "$file")"
         label "$real${file#"$prefix"}"
     done
@@ -292,6 +317,72 @@ start_units() {
     done
 }
 
+# Registers the hook with CRI-O, which reads the folder at each container.
+register_hook() {
+    echo "$hooks" | write 0644 "$(on_node $library)/installed-hooks"
+    write 0644 "$host$hooks/oci-gpu-hook.json" <"$payload$prefix/share/containers/oci/hooks.d/oci-gpu-hook.json"
+    fresh=
+    remove_registrations "$host$hooks/oci-gpu-hook.json"
+}
+
+# Makes our runtime the default one of containerd. containerd itself must say that it reads that, before it is restarted.
+register_runtime() {
+    # For a removal.
+    write 0755 "$(on_node $library)/in-use.sh" <"$payload$library/in-use.sh"
+    try "our runtime cannot be written into containerd's settings" inside $command configure containerd --set-as-default
+    told=$(echo "$said" | grep -v '^wrote \|^nothing to do\|^so that it holds') || :
+    read_by=$(inside containerd config dump 2>&1) ||
+        fail_unread "the node's 'containerd config dump' fails: $(echo "$read_by" | tail -n 1)"
+    ! echo "$read_by" | grep -q "disabled_plugins = .*cri[\"'.]" ||
+        fail_unread "containerd's CRI plugin is off (disabled_plugins), so another engine runs the node's pods: see README.md"
+    echo "$read_by" | grep -q "default_runtime_name = [\"']${runtime##*/}[\"']" ||
+        fail_unread "containerd does not read $drop_in:" "$told"
+    [ -z "$told" ] || echo "$told" >&2
+    # If an installation was killed here, no containerd may have read what it wrote.
+    restarted=$(on_node $library)/restarted
+    digest=$(sha256sum <"$host$drop_in")
+    if [ "$digest" != "$(cat "$restarted" 2>/dev/null)" ]; then
+        ask_systemd restart containerd >&2 || {
+            withdraw_runtime
+            fail "containerd could not be restarted with our runtime as its default one, and has it no more: see its journal"
+        }
+        echo "$digest" | write 0644 "$restarted"
+    fi
+    fresh=
+}
+
+# Fails before containerd has read our drop-in, which an earlier installation may have made.
+fail_unread() {
+    [ -z "$fresh" ] || inside $command configure containerd --remove >/dev/null 2>&1 || :
+    fail "$@"
+}
+
+names_runtime() { grep -qs "[\"']${runtime}[\"']" "$host$drop_in"; }
+
+# Takes our runtime out of containerd's settings.
+withdraw_runtime() {
+    names_runtime || return 0
+    try "our runtime cannot be taken out of containerd's settings" inside $command configure containerd --remove
+    ask_systemd restart containerd >&2 || echo "the node's containerd was not restarted" >&2
+}
+
+# Removes our runtime. The containers of pods that were made by it are started and ended by it: while there are some, a script
+# of its name starts the runtime that it has started.
+remove_runtime() {
+    users=$(on_node $library)/in-use.sh
+    [ -e "$users" ] || return 0
+    if said=$(inside sh -s $runtime <"$users" 2>&1); then
+        try "cannot remove what is installed" rm -f "$(on_node $runtime)" "$(on_node $runtime).new"
+        return
+    fi
+    real=$(cat "$host"/etc/oci-gpu-hook.conf "$host"/etc/oci-gpu-hook.conf.d/*.conf 2>/dev/null |
+        sed -n 's/^[[:space:]]*runtime[[:space:]]*=[[:space:]]*//p' | tail -n 1)
+    [ -n "$real" ] || real=$(inside sh -c 'command -v runc || command -v crun') || :
+    printf '%s\n' '#!/bin/sh' '# Left by oci-gpu-hook for pods that its runtime has made: remove it once they are gone.' \
+        "exec ${real:-runc} \"\$@\"" | write 0755 "$(on_node $runtime)"
+    echo "$runtime stays, as it is needed, and starts ${real:-runc} without the hook: $(echo "$said" | tail -n 1)" >&2
+}
+
 stop_units() {
     ours=$(sed -n 's|^lib/systemd/system/||p' "$(on_node $library)/installed-files" 2>/dev/null) || ours=
     # shellcheck disable=SC2086
@@ -312,28 +403,26 @@ do_install() {
     find_local
     made=
     check_python
-    check_engine
-    find_hooks_dir
+    find_engine
+    [ $engine = containerd ] || find_hooks_dir
     check_ours
     version_of_payload
-    [ -n "$(registrations)" ] || fresh=yes
+    is_registered || fresh=yes
     for folder in "$library" "$(dirname $entry)" "$(dirname $command)" $shared; do
         folder=$real/${folder#"$prefix/"}
         make_folder "$folder" 2>/dev/null || fail "cannot make $folder on the node: it is read-only or full"
     done
-    make_folder "$hooks" 2>/dev/null || fail "cannot make $hooks on the node: it is read-only or full"
+    folder=${hooks:-$(dirname $drop_in)}
+    make_folder "$folder" 2>/dev/null || fail "cannot make $folder on the node: it is read-only or full"
     list=$(on_node $library)/installed-folders
     { cat "$list" 2>/dev/null || :; printf %s "$made"; } | write 0644 "$list"
     [ -d "$(on_node $library)/$version" ] || stage
     install_shared
     switch_version
     remove_earlier
-    echo "$hooks" | write 0644 "$(on_node $library)/installed-hooks"
-    write 0644 "$host$hooks/oci-gpu-hook.json" <"$payload$prefix/share/containers/oci/hooks.d/oci-gpu-hook.json"
-    fresh=
-    remove_registrations "$host$hooks/oci-gpu-hook.json"
+    if [ $engine = crio ]; then register_hook; else register_runtime; fi
     start_units
-    echo "installed version $version, registered in $hooks"
+    echo "installed version $version, registered in ${hooks:-$drop_in}"
     prune
 }
 
@@ -356,11 +445,14 @@ do_ready() {
 # Removes the registration first, then all our files, and the folders that we have made.
 take_away() {
     folders=$(cat "$(on_node $library)/installed-folders" 2>/dev/null || :)
+    # Before what they name.
+    withdraw_runtime
+    try "cannot remove what is installed" remove_registrations
     stop_units
     # Labels and alerts would be made of these files for ever.
     for word in features metrics; do inside $command $word --remove >/dev/null 2>&1 || :; done
-    try "cannot remove what is installed" remove_registrations
     rm -f "$host$hooks/oci-gpu-hook.json.new"
+    remove_runtime
     for file in $entry $start $command; do
         try "cannot remove what is installed" rm -f "$(on_node "$file")" "$(on_node "$file").new"
     done
@@ -375,7 +467,7 @@ take_away() {
 do_remove() {
     find_local
     made=
-    find_hooks_dir
+    names_runtime || find_hooks_dir
     check_ours
     take_away
     echo "removed; /etc/oci-gpu-hook.conf, if there is one, is the administrator's"

@@ -161,21 +161,89 @@ def served(node: Node) -> Node:
     return node
 
 
-def test_a_systemd_that_does_not_answer_is_told_by_the_next_start(node: Node, tmp_path: Path) -> None:
-    """Nothing of it fails the installation; and each unit is enabled once."""
+@pytest.fixture
+def systemctl(node: Node, tmp_path: Path) -> str:
+    """The mount of a systemctl that notes its words in /run/told, while there is no /run/silent."""
     (node.root / "run/systemd/system").mkdir(parents=True)
     program = tmp_path / "systemctl"
-    write(program, '#!/bin/sh\n[ -e /run/answers ] || exit 1\necho "$*" >>/run/told\n', 0o755)
-    mount = f"mount --bind '{program}' '{node.root}/usr/bin/systemctl'"
-    silent = node.do("install", mount)
+    write(program, '#!/bin/sh\n[ ! -e /run/silent ] || exit 1\necho "$*" >>/run/told\n', 0o755)
+    return f"mount --bind '{program}' '{node.root}/usr/bin/systemctl'"
+
+
+def test_a_systemd_that_does_not_answer_is_told_by_the_next_start(node: Node, systemctl: str) -> None:
+    """Nothing of it fails the installation; and each unit is enabled once."""
+    (node.root / "run/silent").touch()
+    silent = node.do("install", systemctl)
     assert silent.returncode == 0 and "was not told: systemctl enable oci-gpu-hook-" in silent.stderr, silent
-    (node.root / "run/answers").touch()
+    (node.root / "run/silent").unlink()
     for _ in range(2):
-        assert node.do("install", mount).returncode == 0
+        assert node.do("install", systemctl).returncode == 0
     told = (node.root / "run/told").read_text().splitlines()
     enabled = [line for line in told if " enable " in line]
     assert enabled and len(enabled) == len({*enabled}), told
     node.works()
+
+
+@pytest.fixture
+def pods(node: Node) -> Node:
+    """A node whose pods containerd runs, with settings of CRI-O's left."""
+    write(node.root / "etc/containerd/config.toml", 'version = 2\nimports = ["/etc/containerd/conf.d/*.toml"]\n')
+    write(node.root / "run/containerd/containerd.sock", "")
+    (node.root / LOCAL / "bin").mkdir()
+    return node
+
+
+def test_with_containerd_the_runtime_is_its_default_until_it_is_removed(pods: Node, systemctl: str) -> None:
+    """containerd is restarted where it has not read the settings; what pods need that ours has made stays."""
+    before, told, runtime = pods.tree(), pods.root / "run/told", pods.root / LOCAL / "bin/oci-gpu-runtime"
+    restarts = []
+    for lost in ("restarted", "none"):
+        for _ in range(2):
+            assert pods.must("install", systemctl).endswith(
+                "registered in /etc/containerd/conf.d/99-oci-gpu-hook.toml\n"
+            )
+            restarts.append(told.read_text().count("restart containerd\n"))
+        (pods.root / LIBRARY / lost).unlink(missing_ok=True)
+    assert restarts == [1, 1, 2, 2]
+    default = printed(*pods.argv(f"chroot '{pods.root}' containerd config dump"))
+    assert 'default_runtime_name = "oci-gpu-runtime"' in default and "/usr/local/bin/oci-gpu-runtime" in default
+    bundle = pods.root / "run/containerd/io.containerd.runtime.v2.task/k8s.io/0123456789abcdef"
+    write(bundle / "options.json", '{"BinaryName": "/usr/local/bin/oci-gpu-runtime"}')
+    removed = pods.do("remove", systemctl)
+    assert removed.returncode == 0 and "run by /usr/local/bin/oci-gpu-runtime" in removed.stderr
+    assert told.read_text().count("restart containerd\n") == 3
+    ended = printed(*pods.argv(f"chroot '{pods.root}' /usr/local/bin/oci-gpu-runtime --version"))
+    assert ended.startswith("runc version") and not (pods.root / LIBRARY).exists()
+    shutil.rmtree(bundle.parents[1])
+    pods.must("install", systemctl)
+    pods.must("remove", systemctl)
+    assert not runtime.exists()
+    told.unlink()
+    assert pods.tree() == before
+
+
+SETTINGS = "{0}/etc/containerd/config.toml"
+CRI = '[plugins.\\"io.containerd.grpc.v1.cri\\"]'
+# The shell lines ahead of it, and what is said.
+CONTAINERDS_WAYS = {
+    "no drop-ins": (f"echo version = 2 >{SETTINGS}", "has this line ahead of its tables: imports = "),
+    "no pods": (f"echo 'disabled_plugins = [\"io.containerd.grpc.v1.cri\"]' >>{SETTINGS}", "CRI plugin is off"),
+    "settings of its own": (f'echo "{CRI}\nstats_collect_period = 9" >>{SETTINGS}', "containerd 1 would lose"),
+    "a fault in them": (f"echo 'oom_score = \"\"' >>{SETTINGS}", "the node's 'containerd config dump' fails: "),
+    "no runtime": ("mount --bind /dev/null {0}/usr/sbin/runc; mount --bind /dev/null {0}/usr/bin/crun", "neither runc"),
+    "a silent systemd": ("touch {0}/run/silent", "could not be restarted"),
+}
+
+
+@pytest.mark.parametrize("name", CONTAINERDS_WAYS)
+def test_a_containerd_that_would_start_no_pod_by_it_is_left_as_it_was(pods: Node, systemctl: str, name: str) -> None:
+    line, said = CONTAINERDS_WAYS[name]
+    before = pods.tree().keys()
+    ran = pods.do("install", systemctl, line.format(pods.root))
+    assert ran.returncode == 1 and said in ran.stderr, ran
+    assert pods.tree().keys() - before <= {"run/silent", "run/told"}
+    told = pods.root / "run/told"
+    assert not told.exists() or "restart" not in told.read_text()
 
 
 def test_what_is_installed_works_and_removed_leaves_what_was_there(node: Node) -> None:
@@ -378,7 +446,10 @@ IN_THE_WAY = {
         + ("mkdir {0}/usr/share", *read_only("usr/share")),
         'add "/etc/containers/oci/hooks.d" to hooks_dir',
     ),
-    "no CRI-O": (("rm -r {0}/etc/crio",), "the node has no CRI-O, which alone reads what this installs"),
+    "no engine": (
+        ("rm -r {0}/etc/crio",),
+        "the node runs neither CRI-O nor a containerd that has /etc/containerd/config.toml",
+    ),
     "no Python": (("mount --bind /dev/null {0}/usr/bin/python3",), "no Python 3.9 or later"),
     "no node": (("mount -t tmpfs none {0}",), "is not a node's root"),
     "a MachineConfig": ((f"mkdir -p {{0}}/{LOCAL}/libexec/oci-gpu-hook",), "a MachineConfig serves this node already"),
