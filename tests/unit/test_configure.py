@@ -366,6 +366,7 @@ def test_what_containerd_imports_counts_wherever_it_lies_and_nothing_else(progra
         if version == 2:
             program(*words(tree, "containerd"), code=4)
             assert "containerd 1 would lose what /srv/more/2.toml has" in program.err
+            assert "'containerd config migrate' prints" in program.err
         else:
             program(*words(tree, "containerd"))
             assert "SystemdCgroup = true" in containerd(tree) and "NoPivotRoot" not in containerd(tree)

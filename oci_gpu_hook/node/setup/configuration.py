@@ -102,7 +102,8 @@ def containerd(host: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change
     if version == 2 and held and K0S_MERGED not in read:
         # containerd 1 takes all settings of a plugin from the last file that has some (containerd's issue 5837).
         why = f"containerd 1 would lose what {held[0]} has of this plugin by a drop-in: add these lines to its tables"
-        return Change(file.text, (why,), _toml(tables))
+        newer = "with containerd 2 bring that file up to date first: 'containerd config migrate' prints it"
+        return Change(file.text, (f"{why}; {newer}",), _toml(tables))
     if version == 2:
         # Nor does it keep the runtime that it has by itself.
         tables.append((f"{shown}.containerd.runtimes.runc", {"runtime_type": _SHIM}))
