@@ -30,6 +30,7 @@ OURS = json.loads(HOOK)
 ASKS = json.dumps(hooks.config("NVIDIA_VISIBLE_DEVICES=all"))
 ASKS_VENDOR = json.dumps(hooks.config("OCI_AMD=all"))
 NONE = json.dumps(hooks.config())
+_, CALLS, UPDATES = (Path(__file__).parents[1] / "data/calls.txt").read_text().strip().split("\n\n")
 # Flags, the program, and then what runtime.py is told.
 INTERPRETER = """#!/bin/sh
 printf '%s\\n' "$6" "$7" "$8" >FOLDER/added
@@ -88,24 +89,15 @@ def create(script: Script, text: str, **how: Any) -> Said:
     return said
 
 
-# As Docker's and containerd's shim, BuildKit, crun's users, and people call a runtime.  BUNDLE has the config.json.
-CALLS = [
-    "--root /run/docker/runtime-runc/moby --log LOG --log-format json create --bundle BUNDLE --pid-file p id",
-    "--root /r --log LOG --log-format json --systemd-cgroup create --bundle BUNDLE --console-socket /s --pid-file p id",
-    "--log LOG --log-format json run --bundle BUNDLE --keep --no-pivot id",
-    "--log=LOG --root=run run --bundle=BUNDLE id",
-    "--root create --log file:LOG --debug create -b BUNDLE id",
-    "--cgroup-manager run --criu run --rootless create -log LOG run -bBUNDLE id",
-    "--log LOG create -b=BUNDLE id",
-    "--log LOG create --config BUNDLE/config.json id",
-    "--log LOG run -f BUNDLE/config.json --bundle /elsewhere id",
-    "--log LOG run -fBUNDLE/config.json id",
-    "-log-format json -criu x -rootless auto -log=LOG create --bundle BUNDLE id",
-    "--root /r --log LOG restore --detach -file-locks --image-path /i --work-path /w --bundle BUNDLE id",
-]
+def refused(script: Script, *words: str, **how: Any) -> tuple[dict[str, str], str]:
+    """The one line of the log of a call that starts nothing, and what it says on stderr."""
+    said = script.start("--log", str(script.log), *words, **how)
+    assert (said.words, said.code) == ([], 4)
+    (line,) = script.log.read_text().splitlines()
+    return json.loads(line), said.err
 
 
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("call", CALLS.split("\n"))
 def test_the_bundle_and_the_log_are_found(script: Script, call: str) -> None:
     (script.bundle / "config.json").write_text(ASKS)
     words = call.replace("BUNDLE", str(script.bundle)).replace("LOG", str(script.log)).split()
@@ -227,16 +219,6 @@ def test_where_the_hook_has_no_room_the_text_stays(script: Script) -> None:
     assert (script.bundle / "config.json").read_text() == long
 
 
-# As containerd's shim of any version calls crun, and as people do.  ROOT/id is crun's folder of the container.
-UPDATES = {
-    "--root ROOT --log LOG --log-format json update --resources - id": "--resources - id",
-    "--root=ROOT --log LOG update --resources=- id": "--resources=- id",
-    "-log=LOG -root ROOT update -resources FILE --cpu-share 5 id": "-resources - --cpu-share 5 id",
-    "-r ROOT --log LOG update --cpu-share 5 -resources=FILE id": "--cpu-share 5 --resources=- id",
-    "--debug --root ROOT --log LOG update -r FILE id": "-r - id",
-    "--root ROOT --log LOG update -rFILE id": "-r- id",
-    "--log LOG update -r=- id": "--resources=- id",
-}
 READS = "#!/bin/sh\nprintf '%s\\n' \"$@\"\nexec /bin/cat\n"
 
 
@@ -249,7 +231,7 @@ def known_to_crun(script: Script, text: str) -> Path:
     return folder / "config.json"
 
 
-@pytest.mark.parametrize(("call", "left"), UPDATES.items())
+@pytest.mark.parametrize(("call", "left"), [line.split(" => ") for line in UPDATES.split("\n")])
 def test_of_an_update_the_real_runtime_gets_what_is_left(script: Script, call: str, left: str) -> None:
     kept = known_to_crun(script, ASKS)
     (script.folder / "left").write_text('{"cpu":{}}')
@@ -307,22 +289,19 @@ def test_where_the_hook_cannot_be_added_no_container_is_made(script: Script, how
     (script.folder / "fails").write_text(how if how.isdigit() else "1")
     if not how.isdigit():
         (script.folder / "bin/python").unlink()
-    said = script.start("--log", str(script.log), "create", "--bundle", str(script.bundle), "id")
+    words = ("create", "--bundle", str(script.bundle), "id")
     if how in ("3", "7"):
-        assert said == ([ANY, ANY, ANY], [], int(how), "")
+        assert script.start("--log", str(script.log), *words) == ([ANY, ANY, ANY], [], int(how), "")
         return
-    assert (said.words, said.code) == ([], 4)
-    (line,) = script.log.read_text().splitlines()
-    assert "the hook cannot be added to" in json.loads(line)["msg"]
-    assert said.err.endswith(json.loads(line)["msg"] + "\n")
+    told, err = refused(script, *words)
+    assert "the hook cannot be added to" in told["msg"]
+    assert err.endswith(f"{told['msg']}\n")
 
 
 def test_a_runtime_that_is_no_program_is_named(script: Script) -> None:
     script.write("bin/runc", "\x7fELF")
-    said = script.start("--log", str(script.log), "state", "id")
-    assert (said.words, said.code) == ([], 4)
-    (line,) = script.log.read_text().splitlines()
-    assert f"{script.real} cannot be started" in json.loads(line)["msg"]
+    told, _ = refused(script, "state", "id")
+    assert f"{script.real} cannot be started" in told["msg"]
 
 
 @pytest.mark.parametrize(
@@ -332,9 +311,8 @@ def test_a_runtime_that_is_no_program_is_named(script: Script) -> None:
 )  # fmt: skip
 def test_a_setting_that_cannot_be_understood_starts_no_other_runtime(script: Script, line: str) -> None:
     script.settings.write_text(f"# the runtime: /x\nrecords = no\n{line}\n")
-    said = script.start("--log", str(script.log), "state", "id")
-    assert (said.words, said.code) == ([], 4)
-    assert "which cannot be understood" in json.loads(script.log.read_text())["msg"]
+    told, _ = refused(script, "state", "id")
+    assert "which cannot be understood" in told["msg"]
 
 
 @pytest.mark.parametrize("line", ["metrics = /run/runtime.prom", "[image a/runtime]\nrecords = no", ""])
@@ -423,12 +401,9 @@ def test_without_a_runtime_it_says_so_where_engines_read_it(script: Script, sett
     for name, path in names.items():
         setting, says = setting.replace(name, path), says.replace(name, path)
     script.settings.write_text(f"runtime = {setting}\n")
-    said = script.start("--log", str(script.log), "create", "id", env={"PATH": "/nowhere"})
-    assert (said.code, said.words) == (4, [])
-    assert said.err.startswith(f"oci-gpu-runtime: {says} (the administrator must ")
-    (line,) = script.log.read_text().splitlines()
-    assert json.loads(line)["msg"] == said.err.strip()
-    assert json.loads(line)["level"] == "error"
+    told, err = refused(script, "create", "id", env={"PATH": "/nowhere"})
+    assert err.startswith(f"oci-gpu-runtime: {says} (the administrator must ")
+    assert (told["msg"], told["level"]) == (err.strip(), "error")
 
 
 def test_the_real_runtimes_environment_is_the_engines(script: Script) -> None:
