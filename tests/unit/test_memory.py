@@ -26,7 +26,6 @@ from oci_gpu_hook.changes.tree import Undo
 from oci_gpu_hook.cli import containers, plantext
 from oci_gpu_hook.container import devicecgroup, memoryregion
 from oci_gpu_hook.container.devicecgroup import DeviceCgroup
-from oci_gpu_hook.container.process import Process
 from oci_gpu_hook.container.rootfs import Rootfs
 from oci_gpu_hook.driver.nodes import DeviceNode
 from oci_gpu_hook.errors import ConfigError, DriverError, RequestError
@@ -61,6 +60,7 @@ ADDRESS, OTHER = "00000000:02:00.0", "00000000:03:00.0"
 REGION, TILES = f"nvidia/{ADDRESS}/vidmem", ("drm/0000:03:00.0/vram0", "drm/0000:03:00.0/vram1")
 OF_TILES = {OTHER: dict.fromkeys(TILES, 8 * GIB)}
 REGIONS = {ADDRESS: {REGION: 16 * GIB}, **OF_TILES}
+V1 = DeviceCgroup("v1", "/d", "/d")
 CGROUP = DeviceCgroup("v2", "/sys/fs/cgroup/a/b", "/sys/fs/cgroup/a/b")
 GPU = Held(ADDRESS, "0", ADDRESS)
 NODE = DeviceNode("/dev/x", 240, 0, 0o666, 0, 0, True)
@@ -194,7 +194,6 @@ def test_for_other_vendors_devices_no_driver_of_nvidias_is_needed(tmp_path: Path
 def test_each_device_is_limited_and_one_of_several_regions_in_all_of_them_together() -> None:
     assert limits(made(GIB)) == {REGION: GIB}
     assert limits(made(GIB), of_vendor("0", "0000:03:00.0")) == dict.fromkeys(TILES, GIB // 2)
-    assert limits(made(0, GIB)) == {}
     both = of_vendor("0", "0000:03:00.0")
     both = both._replace(holds=(*ONE.holds, *both.holds))
     assert sum(limits(made(0, 0, SHARE, 4), both).values()) == 8 * GIB
@@ -203,7 +202,7 @@ def test_each_device_is_limited_and_one_of_several_regions_in_all_of_them_togeth
 @pytest.mark.parametrize(
     ("found", "provision", "why"),
     [
-        (made(GIB)._replace(cgroup=DeviceCgroup("v1", "/d", "/d")), ONE, "GPU 0 cannot be .*: this host has cgroup v1"),
+        (made(GIB)._replace(cgroup=V1), ONE, "GPU 0 cannot be .*: this host has cgroup v1"),
         (made(GIB)._replace(cgroup=DeviceCgroup(reason="a user's")), ONE, "cannot be limited: a user's"),
         (made(GIB)._replace(cgroup=DeviceCgroup("v2", "/o/c", "/o/c")), ONE, "is not below /sys/fs/cgroup"),
         (made(GIB)._replace(regions=None), ONE, "this kernel has no dmem controller"),
@@ -263,8 +262,8 @@ def test_a_network_adapter_has_no_memory_to_limit(tmp_path: Path) -> None:
 
 def test_a_need_alone_limits_nothing_and_is_refused_nowhere() -> None:
     """Not on cgroup v1, and not of a MIG device, among holders either."""
-    v1 = made(0, GIB)._replace(cgroup=DeviceCgroup("v1", "/d", "/d"))
-    assert limits(v1) == {}
+    assert limits(made(0, GIB)) == {}
+    assert limits(made(0, GIB)._replace(cgroup=V1)) == {}
     assert limits(made(0, GIB, 0, 2), MIG) == {}
 
 
@@ -485,7 +484,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tree
 
 
-def planned(node: Path, *env: str, settings: str = "", process: Process | None = None, restores: bool = False) -> Plan:
+def planned(node: Path, *env: str, settings: str = "", process: Any = None) -> Plan:
     (node / "settings").write_text(settings)
     bundle = read_bundle(str(write_bundle(node, *env)))
     with HostRoot(str(node), remember=process is not None) as host:
@@ -495,7 +494,7 @@ def planned(node: Path, *env: str, settings: str = "", process: Process | None =
         assert request is not None
         with closing(os.open(node / "bundle/rootfs", os.O_PATH)) as fd:
             root = Rootfs(fd, (), "/r")
-            return decide.decide(bundle, request, allowed, host, root, id="c1", process=process, restores=restores)
+            return decide.decide(bundle, request, allowed, host, root, id="c1", process=process)
 
 
 def of_plan(plan: Plan) -> list[int]:
@@ -515,8 +514,7 @@ def test_words_and_settings_come_into_the_plan_before_the_cgroup_is_opened(node:
     assert of_plan(planned(node, visible, f"{LIMIT}=8192", settings=share)) == [4 * GIB, 4 * GIB]
     with pytest.raises(RequestError, match="more than its 16384"):
         planned(node, visible, f"{LIMIT}=20000")
-    shown_plan = plantext.plan_text(plan)
-    assert any(["2048 MiB" in line for line in shown_plan])
+    assert "2048 MiB" in "\n".join(plantext.plan_text(plan))
 
 
 def test_without_a_number_nothing_is_read(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -557,11 +555,10 @@ def test_a_start_leases_what_it_needs_and_finds_what_others_have(node: Path, mon
     monkeypatch.setattr(devicecgroup, "find", lambda *_, **__: DeviceCgroup("v2", f"{node}", f"{node}"))
     monkeypatch.setattr(memoryshare, "CGROUP_ROOT", str(node))
     monkeypatch.setattr(decide, "_layout", lambda *_: DEBIAN)
-    process: Any = Running()
-    settings = "gpu-holders = 8\n"
 
     def start(devices: str, *words: str) -> list[tuple[str, int]]:
-        planned(node, f"NVIDIA_VISIBLE_DEVICES={devices}", *words, settings=settings, process=process)
+        visible = f"NVIDIA_VISIBLE_DEVICES={devices}"
+        planned(node, visible, *words, settings="gpu-holders = 8\n", process=Running())
         with HostRoot(str(node)) as host:
             (mine,) = [it for it in leases.read_leases(host) if it.id == "c1"]
             return [*mine.memory]
@@ -584,7 +581,7 @@ def test_a_start_leases_what_it_needs_and_finds_what_others_have(node: Path, mon
 
 def test_a_call_that_names_no_process_has_no_cgroup_to_limit(node: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decide, "_layout", lambda *_: DEBIAN)
-    process: Any = Running()
+    process = Running()
     process.is_caller = True
     with pytest.raises(RequestError, match="a call without --pid names no cgroup"):
         planned(node, "NVIDIA_VISIBLE_DEVICES=0", f"{LIMIT}=1", process=process)
@@ -650,7 +647,7 @@ def test_any_passes_by_what_cannot_be_limited() -> None:
 
 
 def test_where_no_device_can_be_limited_nobody_is_told_to_wait() -> None:
-    v1 = made(GIB)._replace(cgroup=DeviceCgroup("v1", "/d", "/d"))
+    v1 = made(GIB)._replace(cgroup=V1)
     for found, why in ((v1, "cannot be .*: this host has cgroup v1"), (made(0, 17 * GIB, 0, 8), "more than its 16384")):
         with pytest.raises(RequestError, match=f"^(the|no) memory of GPU 0 .*{why}") as caught:
             pick(found, 1)
