@@ -144,24 +144,13 @@ def test_doctor_names_what_mends_a_jetson(host: Host, program: Program) -> None:
 FOLDER = "/etc/nvidia-container-runtime/host-files-for-container.d"
 LIB = "/usr/lib/aarch64-linux-gnu"
 
-DEVICES = "dev, /dev/nvmap\ndev, /dev/nvhost-gpu\ndev, /dev/nvhost-nvdec1\n"
-DRIVERS = f"""\
-lib, {LIB}/nvidia/libcuda.so.1.1
-sym, {LIB}/libcuda.so
-sym, {LIB}/nvidia/libcuda.so
-sym, {LIB}/nvidia/libcuda.so.1
-lib, /usr/sbin/nvidia-smi
-dir, /lib/firmware/tegra23x
-"""
-CUDNN = f"lib, {LIB}/libcudnn.so.9.3.0\nsym, {LIB}/libcudnn.so.9\n"
-
 
 @pytest.fixture()
 def jetson(host: Host) -> Host:
     """A Jetson with a list of each kind, whose files are there but for one device and the firmware."""
     host.devices = ("/dev/nvmap", "/dev/nvhost-gpu")
-    for name, text in (("devices", DEVICES), ("drivers", DRIVERS), ("cudnn", CUDNN)):
-        plant(host, f"{FOLDER}/{name}.csv", text)
+    for file in (Path(__file__).parents[1] / "data/jetson").iterdir():
+        plant(host, f"{FOLDER}/{file.name}", file.read_bytes())
     plant(host, "/etc/nv_tegra_release", RELEASE)
     for path in (f"{LIB}/nvidia/libcuda.so.1.1", f"{LIB}/libcudnn.so.9.3.0", "/usr/sbin/nvidia-smi"):
         plant(host, path)
