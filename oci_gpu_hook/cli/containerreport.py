@@ -21,8 +21,7 @@ from oci_gpu_hook.formats import ldcache
 from oci_gpu_hook.host import docker
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.descriptors import closing
-from oci_gpu_hook.node.diagnosis import Finding, failed, is_failed, passed, remedy, warned
-from oci_gpu_hook.node.diagnosis import containercheck as judged
+from oci_gpu_hook.node.diagnosis import Finding, containercheck, failed, is_failed, passed, remedy, warned
 from oci_gpu_hook.node.engines import cdispecs, containerdevices
 from oci_gpu_hook.node.engines.containers import SHORT_ID, Running
 from oci_gpu_hook.node.machine import childprocess, foreignfile, kernelconfig, libselinux, processes
@@ -68,7 +67,7 @@ def _findings(host: HostRoot, found: Running, config: str | None, looked: Callab
     findings, plan = _wanted(host, inside, found, config)
     if plan is None and is_failed(findings):
         return findings
-    return [*findings, *judged.judge(plan, _seen(host, inside, found.pid, found.id, plan, looked), found)]
+    return [*findings, *containercheck.judge(plan, _seen(host, inside, found.pid, found.id, plan, looked), found)]
 
 
 def _wanted(
@@ -136,7 +135,7 @@ def _bundle(host: HostRoot, found: Running) -> Bundle:
 
 def _seen(
     host: HostRoot, inside: ContainerRoot, pid: int, id: str, plan: Plan | None, looked: Callable[[], None]
-) -> judged.Seen:
+) -> containercheck.Seen:
     """What its plan gives, or NVIDIA's nodes without one: nodes with these numbers are opened."""
     operations = plan.operations if plan else ()
     wanted = {item.path: (item.major, item.minor) for item in operations if isinstance(item, Device)}
@@ -164,7 +163,7 @@ def _seen(
     memory = memoryregion.amounts(host.text(f"{containerdevices.own_cgroup(cgroup, id)}/dmem.max")) if cgroup else {}
     looked()
     opened = _opened(host, inside, pid, cgroup, usable)
-    return judged.Seen(numbers, opened, files, cached, process_label, shm_label, memory)
+    return containercheck.Seen(numbers, opened, files, cached, process_label, shm_label, memory)
 
 
 def _opened(
@@ -174,22 +173,22 @@ def _opened(
     if not nodes:
         return {}
     if not cgroup:
-        return judged.NO_CGROUP
+        return containercheck.NO_CGROUP
     # A process that enters a frozen cgroup is frozen, too.  In version 1 the freezer's has the same path.
     freezer = cgroup.replace("/sys/fs/cgroup/devices/", "/sys/fs/cgroup/freezer/", 1)
     of_version_1 = host.text(f"{freezer}/freezer.state").strip()
     if host.text(f"{cgroup}/cgroup.freeze").strip() == "1" or of_version_1 in ("FROZEN", "FREEZING"):
-        return judged.PAUSED
+        return containercheck.PAUSED
     if os.geteuid() != 0 and not os.access(f"{cgroup}/cgroup.procs", os.W_OK):
-        return judged.NO_ROOT
+        return containercheck.NO_ROOT
     who = processes.credentials(host, pid)
     try:
         told: dict[str, int] | str = childprocess.ask(lambda _: _open_all(inside, cgroup, who, nodes), (_OPEN_SECONDS,))
         return told
     except TimeoutError:
-        return judged.NO_ANSWER
+        return containercheck.NO_ANSWER
     except childprocess.Ended:
-        return judged.KILLED
+        return containercheck.KILLED
 
 
 def _open_all(
@@ -204,7 +203,7 @@ def _open_all(
         os.setgid(group)
         os.setuid(user)
     except OSError:
-        return judged.NO_ENTRY
+        return containercheck.NO_ENTRY
     errors = dict.fromkeys(nodes, 0)
     for path, numbers in nodes.items():
         try:

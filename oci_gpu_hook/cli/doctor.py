@@ -15,8 +15,7 @@ from oci_gpu_hook.node.diagnosis import dockercheck, drivercheck, enginecheck, n
 from oci_gpu_hook.node.diagnosis.dockercheck import Docker
 from oci_gpu_hook.node.diagnosis.remedy import as_root
 from oci_gpu_hook.node.diagnosis.vendorcheck import vendors
-from oci_gpu_hook.node.engines import cdispecs, containers
-from oci_gpu_hook.node.engines import installed as host_engines
+from oci_gpu_hook.node.engines import cdispecs, containers, installed
 from oci_gpu_hook.node.engines.enginekinds import CONTAINERD, ENGINES, PODMAN
 from oci_gpu_hook.node.gpus import hardware
 from oci_gpu_hook.node.machine import kernelconfig
@@ -55,15 +54,15 @@ def doctor(is_json: bool, word: str | None, config: str | None, host: HostRoot) 
 
 
 def of_host(host: HostRoot, config: str | None) -> list[diagnosis.Finding]:
-    tool = host_engines.package_manager(host)
+    tool = installed.package_manager(host)
     cgroups = kernelconfig.cgroup_version(host)
     settings, lines_of_settings, of_settings = systemcheck.settings(host, config)
     others = hardware.find_vendors(host)
     here = [item for item in others.vendors if hardware.proof(host, item)]
-    installed, unread = host_engines.installed(host), host_engines.unread(host)
+    engines, unread = installed.installed(host), installed.unread(host)
     unknown = {engine for engine, *_ in unread}
-    hooks = host_engines.of_engines(host, installed)
-    entry = next((item.program for item in hooks if item.kind == host_engines.OURS), "") or host_engines.ENTRY
+    hooks = installed.of_engines(host, engines)
+    entry = next((item.program for item in hooks if item.kind == installed.OURS), "") or installed.ENTRY
     docker = dockercheck.find_docker(host)
     of_driver, found = drivercheck.check_driver(host, settings.driver_root, tool, others=bool(here))
     if found is not None:
@@ -88,15 +87,15 @@ def of_host(host: HostRoot, config: str | None) -> list[diagnosis.Finding]:
         *systemcheck.memory(host, lines_of_settings, settings, devices),
     ]
     # Where the others look for hooks is not known.
-    for engine in [it for it in installed if it.name not in unknown]:
+    for engine in [it for it in engines if it.name not in unknown]:
         findings.append(enginecheck.seen_by(engine, hooks, tool))
         findings += enginecheck.images_in_podman(host, engine) if engine.name == PODMAN.name else []
     findings += enginecheck.unread(unread, tool)
-    findings += _containerd(host, tool, unknown, is_alone=not installed and docker is None)
+    findings += _containerd(host, tool, unknown, is_alone=not engines and docker is None)
     script = host.real(entry)
     findings += dockercheck.docker(host, docker, script, tool) if docker else []
     by_link = docker is not None and docker.leads_to == script
-    findings += enginecheck.other_hooks(installed, hooks, host_engines.shims(host, installed), by_link)
+    findings += enginecheck.other_hooks(engines, hooks, installed.shims(host, engines), by_link)
     findings += enginecheck.callers(host, script, tool)
     read = list(dict.fromkeys([it.where.rpartition(":")[0] for it in lines_of_settings]))
     return [*findings, systemcheck.rootless(host, read)]
@@ -104,7 +103,7 @@ def of_host(host: HostRoot, config: str | None) -> list[diagnosis.Finding]:
 
 def _written_names(host: HostRoot, docker: Docker | None, found: DriverInventory | None) -> list[diagnosis.Finding]:
     settings, file = (docker.settings, docker.file) if docker else (None, "")
-    readers = host_engines.find_readers(host, settings, file)
+    readers = installed.find_readers(host, settings, file)
     folders = cdispecs.folders(host, readers)
     opened = {real: why for real, folder in folders.items() if (why := host.openness(folder))}
     specs = cdispecs.specs(host, readers)
@@ -122,7 +121,7 @@ def _written_names(host: HostRoot, docker: Docker | None, found: DriverInventory
 
 def _containerd(host: HostRoot, tool: str, unknown: set[str], *, is_alone: bool) -> list[diagnosis.Finding]:
     """Also that there is no engine at all; unknown: the engines of which a file cannot be read."""
-    if not host_engines.is_there(host, CONTAINERD):
+    if not installed.is_there(host, CONTAINERD):
         # runc and crun take hooks only from a bundle.  Who calls nvidia-container-cli needs none of them.
         needs_none = any([kind.caller and host.stat(kind.caller) is not None for kind in ENGINES])
         names = ", ".join([kind.name for kind in ENGINES if kind.programs])

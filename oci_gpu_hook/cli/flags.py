@@ -23,9 +23,8 @@ from oci_gpu_hook.operations import Device, Mount, OpenCgroup, Service
 from oci_gpu_hook.planning import selection
 from oci_gpu_hook.planning.decide import decide
 from oci_gpu_hook.planning.plan import Plan
-from oci_gpu_hook.request import selectors
 from oci_gpu_hook.request.bundle import Bundle
-from oci_gpu_hook.request.selectors import Request
+from oci_gpu_hook.request.selectors import Request, any_of, canonical
 from oci_gpu_hook.request.settings import Settings, read_settings
 from oci_gpu_hook.request.words import ALL, ANY, DEFAULT_CAPABILITIES, VISIBLE_DEVICES
 
@@ -76,7 +75,7 @@ class _Named(NamedTuple):
         names = []
         for item in self.gpus or (ALL,):
             try:
-                names.append(item if item == ALL else selectors.canonical(item, _WHERE))
+                names.append(item if item == ALL else canonical(item, _WHERE))
             except RequestError as err:
                 hint = "name an index, a GPU-<uuid> or a MIG device, as 'oci-gpu-hook info' lists them"
                 raise UsageError(f"{quoted(item)} is not a GPU's name", hint) from err
@@ -85,7 +84,7 @@ class _Named(NamedTuple):
     def on_host(self) -> tuple[str, ...]:
         """The names as this host has them, UsageError for one that it has not; ``any``, which each start chooses."""
         try:
-            if chosen := selectors.any_of(self.gpus, _WHERE, self.settings):
+            if chosen := any_of(self.gpus, _WHERE, self.settings):
                 return (chosen.written(),)
         except RequestError as err:
             raise UsageError(err.message, err.hint) from err

@@ -8,7 +8,6 @@ from stat import S_ISVTX
 
 from oci_gpu_hook.driver import nodes, proc, survey
 from oci_gpu_hook.driver.inventory import SAVED, DriverInventory, of_this_host, with_nodes
-from oci_gpu_hook.driver.nodes import DeviceNode
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.formats.decimal import beginning
 from oci_gpu_hook.host.root import HostRoot
@@ -186,7 +185,7 @@ def _gpus(host: HostRoot, found: DriverInventory) -> list[Finding]:
     return findings
 
 
-def _nodes(host: HostRoot, wanted: tuple[DeviceNode, ...]) -> list[Finding]:
+def _nodes(host: HostRoot, wanted: tuple[nodes.DeviceNode, ...]) -> list[Finding]:
     findings, missing = [], []
     if "nvidia-uvm" not in proc.character_majors(host):
         findings.append(failed("nodes", "nvidia-uvm is not loaded: CUDA cannot start", "modprobe", "nvidia-uvm"))

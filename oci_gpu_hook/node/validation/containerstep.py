@@ -30,7 +30,6 @@ from oci_gpu_hook.node.diagnosis.remedy import DOCTOR, NOTHING, in_words
 from oci_gpu_hook.node.engines import installed
 from oci_gpu_hook.node.engines.containers import Running
 from oci_gpu_hook.node.machine import childprocess, foreignfile, libselinux
-from oci_gpu_hook.node.machine.foreignfile import ContainerRoot
 from oci_gpu_hook.request import settingsfile
 from oci_gpu_hook.request.settings import Settings
 
@@ -222,7 +221,7 @@ def _registration(host: HostRoot) -> str:
 
 
 def _gpus(host: HostRoot, pid: int) -> list[Finding]:
-    inside = ContainerRoot(host, pid)
+    inside = foreignfile.ContainerRoot(host, pid)
     with closing(inside.fd):
         names = [name[6:] for name in inside.names("/dev") if name.startswith("nvidia")]
     found = {int(word) for word in names if word.isdecimal()}
