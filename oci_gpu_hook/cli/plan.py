@@ -80,7 +80,6 @@ def plan(
 
 
 def _of_image(root: str, env: tuple[str, ...]) -> Bundle:
-    """The bundle of a container that does not exist yet."""
     if wrong := next((item for item in env if item.find("=") < 1), None):
         raise UsageError(f"--env is {quoted(wrong)}, which is not NAME=VALUE")
     path = os.path.abspath(root)

@@ -74,9 +74,7 @@ UNNAMED = ContainerNames()
 
 
 class Running(NamedTuple):
-    """id: "" if it is not known; pid: 0 if it has stopped; bundle and runtime: "" if no state has them; owner: the user
-    whose engine runs it, 0 for root's.
-    """
+    """id: "" if not known; pid: 0 if stopped; bundle, runtime: "" if no state has them; owner: whose engine runs it."""
 
     id: str
     pid: int

@@ -318,9 +318,7 @@ _KINDS = {
 
 
 class Registration(NamedTuple):
-    """One JSON file of a hooks folder.  words: its program's arguments; timeout: in seconds; fault: why an engine
-    refuses it, "" if it is valid.
-    """
+    """words: its program's arguments; timeout: in seconds; fault: why an engine refuses it, "" if it is valid."""
 
     path: str
     kind: str = OTHER

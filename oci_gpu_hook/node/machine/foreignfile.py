@@ -108,9 +108,7 @@ class ContainerRoot:
         return []
 
     def nodes(self, path: str, until: float) -> tuple[list[tuple[str, Number]], bool]:
-        """Name and number of the character devices in a folder that no link leads to; and whether that is all.  until:
-        when the look ends, by the clock that cannot be set.
-        """
+        """The character devices in a folder that no link leads to; and whether that is all.  until: by `monotonic`."""
         found: list[tuple[str, Number]] = []
         count = 0
         with suppress(OSError), closing(self.open(path, _FOLDER, with_links=False)) as fd:

@@ -77,9 +77,7 @@ def text(document: dict[str, Any]) -> str:
 def document(
     common: Nodes, devices: Named, hook: Hook, kind: str = GPU, environment: tuple[tuple[str, str], ...] = ()
 ) -> dict[str, object]:
-    """The spec; common: the nodes that every container gets; devices: names, and the nodes for each; environment: what
-    else the containers' processes find in theirs.
-    """
+    """common: the nodes that every container gets; environment: what else the containers' processes find in theirs."""
     # With this value the hook that is registered for every container does nothing.
     variables = [f"{hook.vendor or VISIBLE_DEVICES}={VOID}"]
     variables += [f"{name}={value}" for name, value in environment]

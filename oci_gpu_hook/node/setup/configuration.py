@@ -157,9 +157,7 @@ def crio(host: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
 
 
 def podman(host: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
-    """Our drop-in for podman: the folder of our registration beside those that it reads, and our runtime.  Without a
-    file that names any, root's podman reads the two default folders; on a user's that is not relied.
-    """
+    """Without a file that names any, root's podman reads the two default folders; on a user's that is not relied."""
     engine: dict[str, Any] = {}
     tables: list[Table] = [("engine", engine)]
     told = []

@@ -132,9 +132,7 @@ def _values(file: EngineFile) -> dict[str, Any]:
 
 
 def with_value(text: str, path: tuple[str, ...], value: object) -> str:
-    """`text`, a JSON object, in which the value at a path of keys is this one; everything else is as it was.  All but
-    the last key of the path must name objects, or nothing.
-    """
+    """A JSON object's text with this value at a path of keys, of which all but the last name objects, or nothing."""
     text = text if text.strip(_SPACE) else "{\n}\n"
     begin = text.index("{")
     step = _indent(text, begin, _INDENT) or _INDENT
