@@ -202,12 +202,12 @@ def _beside_gpus(host: HostRoot, settings: Settings, family: str) -> dict[str, A
     nodes = [node for node in of_families(host, (family,), (), (), ()) if node.present]
     if not nodes:
         raise DriverError(f"this host has no devices of {family}", "load the driver that makes them first")
-    is_imex = family == IMEX
-    kind = f"nvidia.com/{'imex-channel' if is_imex else family}"
-    named = [(node.path.rpartition("/channel")[2] if is_imex else ALL, node) for node in nodes]
+    kind, named = family, [(ALL, tuple(nodes))]
+    if family == IMEX:
+        kind, named = "imex-channel", [(node.path.rpartition("/channel")[2], (node,)) for node in nodes]
     mounts, _ = provision.file_operations(Request("cdi-spec", (NONE,), (), features=(family,)), found)
     own = tuple([it for it in mounts if isinstance(it, Mount) and family in it.reason])
-    return spec_of.of_nodes(kind, tuple(named), own, groups=settings.device_group == "container")
+    return spec_of.of_nodes(f"nvidia.com/{kind}", tuple(named), own, groups=settings.device_group == "container")
 
 
 def _of_vendor(host: HostRoot, settings: Settings, hook: spec_of.Hook) -> dict[str, Any]:

@@ -208,7 +208,7 @@ def test_a_host_without_driver_or_libraries(program: Program, tmp_path: Path) ->
 
 
 def test_a_spec_without_a_hook_and_one_with_groups_are_as_the_schema_says(host: Node, tmp_path: Path) -> None:
-    nodes = tuple([(name, DeviceNode(f"/dev/x{name}", 240, 1, 0o660, 0, 44, True)) for name in ("0", "1")])
+    nodes = tuple([(name, (DeviceNode(f"/dev/x{name}", 240, 1, 0o660, 0, 44, True),)) for name in ("0", "1")])
     mount = Mount("/etc/x", "/etc/x", ("ro",), False, "why")
     for groups in (True, False):
         spec = cdispec.of_nodes("nvidia.com/imex-channel", nodes, (mount,), groups=groups)

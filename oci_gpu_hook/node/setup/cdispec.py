@@ -76,7 +76,7 @@ def text(document: dict[str, Any]) -> str:
 
 def document(
     common: Nodes, devices: Named, hook: Hook, kind: str = GPU, environment: tuple[tuple[str, str], ...] = ()
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """common: the nodes that every container gets; environment: what else the containers' processes find in theirs."""
     # With this value the hook that is registered for every container does nothing.
     variables = [f"{hook.vendor or VISIBLE_DEVICES}={VOID}"]
@@ -112,15 +112,10 @@ def _started(hook: Hook) -> dict[str, object]:
     }
 
 
-def of_nodes(
-    kind: str, nodes: tuple[tuple[str, DeviceNode], ...], mounts: tuple[Mount, ...], *, groups: bool
-) -> dict[str, object]:
-    """A spec of devices that need no hook; nodes: with the device's name, which several may share; mounts: of each."""
-    named: dict[str, list[DeviceNode]] = {}
-    for name, node in nodes:
-        named.setdefault(name, []).append(node)
-    spec = document((), tuple([(name, tuple(its)) for name, its in named.items()]), Hook("", (), groups=groups), kind)
-    for device in spec["devices"] if mounts else ():  # type: ignore[attr-defined]
+def of_nodes(kind: str, devices: Named, mounts: tuple[Mount, ...], *, groups: bool) -> dict[str, Any]:
+    """A spec of devices that need no hook; mounts: of each."""
+    spec = document((), devices, Hook("", (), groups=groups), kind)
+    for device in spec["devices"] if mounts else ():
         device["containerEdits"]["mounts"] = [
             {"hostPath": it.source, "containerPath": it.target, "options": [*it.options, "rbind", "rprivate"]}
             for it in mounts
