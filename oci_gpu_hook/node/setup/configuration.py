@@ -63,7 +63,7 @@ def _rancher(host: HostRoot, file: EngineFile, asked: WantedRuntime, folder: str
         # Twice the same table would keep containerd from starting.
         why = f"{engine} has a runtime of this name once there is a program nvidia-container-runtime"
         raise ConfigError(why, "make a link of that name to oci-gpu-runtime, or give ours another --name")
-    return _drop_in(CONTAINERD, file, [], tables, told, _BASE)
+    return _drop_in(CONTAINERD.word, file, [], tables, told, _BASE)
 
 
 def containerd(host: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
@@ -110,7 +110,7 @@ def containerd(host: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change
     if K0S_MERGED not in read and not any([PurePosixPath(file.path).match(pattern) for pattern in read]):
         line = f"imports = {_value([*imports, f'{posixpath.dirname(file.path)}/*.toml'])}"
         told.append(f"containerd reads it once {config} has this line ahead of its tables: {line}")
-    return _drop_in(CONTAINERD, file, files, tables, told, f"version = {version}\n")
+    return _drop_in(CONTAINERD.word, file, files, tables, told, f"version = {version}\n")
 
 
 def _runtime(host: HostRoot, files: Files, plugin: str, asked: WantedRuntime) -> tuple[list[Table], list[str]]:
@@ -153,7 +153,7 @@ def crio(host: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
         tables.append((f'{runtimes}."{asked.name}"', {**default, "runtime_path": asked.program}))
     if not tables:
         return Change(file.text, (f"CRI-O looks for hooks in {HOOKS_FOLDER}",))
-    return _drop_in(CRIO, file, files, tables, told)
+    return _drop_in(CRIO.word, file, files, tables, told)
 
 
 def podman(host: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
@@ -184,7 +184,7 @@ def podman(host: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
         tables.append(("engine.runtimes", {asked.name: [asked.program]}))
         real = runtime if runtime.startswith("/") else installed.find_program(host, runtime or "crun")
         told += _by_default(host, "podman has", real)
-    return _drop_in(PODMAN, file, files, tables, told) if engine else Change(file.text, tuple(told))
+    return _drop_in(PODMAN.word, file, files, tables, told) if engine else Change(file.text, tuple(told))
 
 
 _KEPT = {
@@ -244,11 +244,9 @@ def _by_default(host: HostRoot, has: str, real: str) -> list[str]:
     return [f"{has} {real} by default: so that ours starts it, set in {SETTINGS}, {when}: runtime = {real}"]
 
 
-def _drop_in(
-    kind: EngineKind, own: EngineFile, files: Files, tables: list[Table], told: list[str], head: str = ""
-) -> Change:
+def _drop_in(word: str, own: EngineFile, files: Files, tables: list[Table], told: list[str], head: str = "") -> Change:
     """Our file, and a sentence for each key of ours that a file of the same folder has, which is read after our own."""
-    text = f"{_MARK.format(kind.word)}{head}{_toml(tables)}"
+    text = f"{_MARK.format(word)}{head}{_toml(tables)}"
     keys = [f"{header}.{key}".replace('"', "") for header, row in tables for key in row]
     folder = f"{own.path.rpartition('/')[0]}/"
     behind = [(path, values) for path, values in files if path.startswith(folder) and path > own.path]

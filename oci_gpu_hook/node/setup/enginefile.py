@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import ExitStack, suppress
 from typing import NamedTuple
 
 from oci_gpu_hook.errors import ApplyError, ConfigError, quoted
@@ -104,7 +104,10 @@ def write(host: HostRoot, file: EngineFile, text: str) -> None:
 
     try:
         # Docker's package makes no folder for its settings, and a user may have no ~/.config.
-        with outputfile.folder(path, lambda it: _opened(host, it, file.is_users)) as folder, _alone(host, file):
+        with outputfile.folder(path, lambda it: _opened(host, it, file.is_users)) as folder, ExitStack() as locked:
+            # Between a last look and a rename of root's no other run comes.  What users may lock, other users may hold.
+            if not file.is_users:
+                locked.enter_context(closing(statefile.lock(host, "configure.lock")))
             if text:
                 put = os.rename if file.status else _link
                 replace(name, text.encode(), outputfile.hidden(name), ready, folder=folder, put=put)
@@ -115,11 +118,6 @@ def write(host: HostRoot, file: EngineFile, text: str) -> None:
         raise ConfigError(f"{file.path} is not root's alone: {err}", FIX) from err
     except OSError as err:
         raise outputfile.failure(file.path, err) from err
-
-
-def _alone(host: HostRoot, file: EngineFile) -> AbstractContextManager[object]:
-    """Between a last look and a rename of root's no other run comes.  What users may lock, other users may hold."""
-    return nullcontext() if file.is_users else closing(statefile.lock(host, "configure.lock"))
 
 
 def _link(new: str, name: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
