@@ -39,7 +39,6 @@ from oci_gpu_hook.record import NamedTuple
 # With whether these are all.
 Nodes = tuple[dict[Number, str], bool]
 
-_DIRECTORY = posix.O_RDONLY | posix.O_DIRECTORY | posix.O_CLOEXEC
 # Of all containers; and of the folders of one.
 _SECONDS, _SECONDS_INSIDE = 3.0, 0.25
 _FOLDERS = ("/dev", "/dev/nvidia-caps")
@@ -193,7 +192,7 @@ def _verdict(host: HostRoot, cgroup: str, version: str) -> Callable[[int, int], 
     if version == "v1" and cgroup and (data := host.read(f"{cgroup}/devices.list")) is not None:
         return partial(by_rules, data.decode("ascii", "replace"))
     if version == "v2" and cgroup and host.path == "/":
-        with suppress(OSError), closing(posix.open(cgroup, _DIRECTORY)) as fd:
+        with suppress(OSError), closing(host.open(cgroup, posix.O_RDONLY | posix.O_DIRECTORY)) as fd:
             ids = bpf.prog_query(fd, query_flags=bpf.BPF_F_QUERY_EFFECTIVE)[1]
             return partial(by_programs, [_program(id) for id in ids])
     return lambda _major, _minor: None

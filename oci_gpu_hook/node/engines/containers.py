@@ -101,14 +101,15 @@ class KnownContainers:
         self.version = kernelconfig.cgroup_version(host)
         self.mounts = foreignfile.our_mounts()
         self._files = Files(host, self.mounts)
-        found = states(self._files)
+        own = posix.geteuid()
+        found = [*_states("/run", self._files, ROOT), *_states(f"{_USERS}/{own}", self._files, own)]
         self._names = names(self._files, [item.bundle for item in found])
         # Of two with one id that of a user does not count, if one is root's, and of one owner's both if they run.
         firsts = {item.id: item for item in reversed(found)}
         more = [it for it in found if it.pid not in (0, firsts[it.id].pid) and it.owner == firsts[it.id].owner]
         running = [it._replace(called=self._called(it)) for it in found if it is firsts[it.id] or it in more]
         stopped = [id for id in self._names if id not in firsts]
-        self.containers = [*running, *[Running(id, 0, "", "", self._names[id], posix.geteuid()) for id in stopped]]
+        self.containers = [*running, *[Running(id, 0, "", "", self._names[id], own) for id in stopped]]
 
     def of_process(self, pid: int) -> Running:
         """The container that a process is in: whose first process it is, or whose id is in its cgroup's name."""
@@ -230,13 +231,8 @@ def _runs_contained(host: HostRoot, pid: int) -> bool:
 # What runtimes and engines keep: states and names.
 
 
-def states(files: Files) -> list[Running]:
-    """Containers with a state, root's first; of their names only the engine is known, if the state's place tells."""
-    own = posix.geteuid()
-    return [*_below("/run", files, ROOT), *_below(f"{_USERS}/{own}", files, own)]
-
-
-def _below(base: str, files: Files, owner: int) -> Iterator[Running]:
+def _states(base: str, files: Files, owner: int) -> Iterator[Running]:
+    """Containers with a state; of their names only the engine is known, if the state's place tells."""
     for folder in _folders(base, files):
         for id in files.host.names(folder):
             for runtime, file, first, start in _KEPT:

@@ -107,7 +107,7 @@ def shims(host: HostRoot, engines: tuple[Engine, ...]) -> list[Runtime]:
     """NVIDIA's runtimes in the settings of these engines, and those that are there of Docker and containerd."""
     named = of_containerd(host)
     with suppress(ValueError):
-        named = [*of_docker(host, docker_settings(host)), *named]
+        named = [*of_docker(host, docker_settings(host), DOCKER.ours, PATH), *named]
     of_readers = [item for engine in engines for item in engine.shims]
     return of_readers + [item for item in named if item.is_there and is_nvidias(host, item.program)]
 
@@ -263,9 +263,7 @@ def _flat(table: dict[str, Any], above: str) -> Iterator[tuple[str, Any]]:
             yield f"{above}{key}", value
 
 
-def of_docker(
-    host: HostRoot, document: dict[str, Any], path: str = DOCKER.ours, folders: tuple[str, ...] = PATH
-) -> list[Runtime]:
+def of_docker(host: HostRoot, document: dict[str, Any], path: str, folders: tuple[str, ...]) -> list[Runtime]:
     """The runtimes in a daemon.json; folders: those in which dockerd looks for programs."""
     named, default = document.get("runtimes"), str(document.get("default-runtime") or "")
     items = named.items() if isinstance(named, dict) else ()
