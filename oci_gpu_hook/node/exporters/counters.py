@@ -13,8 +13,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 from oci_gpu_hook.host import statefile
 from oci_gpu_hook.host.root import HostRoot
@@ -35,13 +34,10 @@ _TOTALS = f"{_FOLDER}/metrics.json"
 _FULL = 256 << 10
 
 
-@contextmanager
-def lock() -> Iterator[None]:
+def lock() -> closing:
     """Keep other collectors waiting; hooks do not wait.  LockedError as `statefile.lock`."""
     with outputfile.explained(_FOLDER):
-        fd = statefile.lock(HostRoot(), "metrics.lock")
-    with closing(fd):
-        yield
+        return closing(statefile.lock(HostRoot(), "metrics.lock"))
 
 
 def added_up() -> Counter[str]:
