@@ -90,8 +90,7 @@ def text(found: Accelerators, *, everything: bool) -> list[str]:
     lines = [f"no driver of NVIDIA's: {found.error.message}"] if found.error else []
     lines += _inventory_text(found.nvidia, everything) if found.nvidia else []
     lines += [*found.instead[1], *(found.instead[2] if everything else ())] if found.instead else []
-    for item in found.here():
-        lines += _vendor_text(item)
+    lines += [line for item in found.here() for line in _vendor_text(item)]
     unused = [summary(item) for item, proof in found.vendors if everything and not proof]
     return [*lines, *sentences("files of vendors without hardware here", unused), *wrong_lines(found.wrong)]
 

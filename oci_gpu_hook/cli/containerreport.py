@@ -64,15 +64,13 @@ def running(host: HostRoot, found: Running, config: str | None) -> list[Finding]
 def _findings(host: HostRoot, found: Running, config: str | None, looked: Callable[[], None]) -> list[Finding]:
     """In a child: the findings about its inside; `looked` is called before its nodes are opened."""
     inside = ContainerRoot(host, found.pid)
-    findings, plan = _wanted(host, inside, found, config)
+    findings, plan = _wanted(host, Rootfs(inside.fd, (), "/"), found, config)
     if plan is None and is_failed(findings):
         return findings
     return [*findings, *containercheck.judge(plan, _seen(host, inside, found.pid, found.id, plan, looked), found)]
 
 
-def _wanted(
-    host: HostRoot, inside: ContainerRoot, found: Running, config: str | None
-) -> tuple[list[Finding], Plan | None]:
+def _wanted(host: HostRoot, root: Rootfs, found: Running, config: str | None) -> tuple[list[Finding], Plan | None]:
     try:
         bundle = _bundle(host, found)
         question = Question(bundle, State(found.id), Options(config, host.path))
@@ -80,7 +78,7 @@ def _wanted(
         request, notes = _request(question, settings)
         if request is None:
             return [_unasked(host, found, question, settings, notes)], None
-        plan = decide.decide(bundle, request, settings, host, Rootfs(inside.fd, (), "/"), id=found.id, process=None)
+        plan = decide.decide(bundle, request, settings, host, root, id=found.id, process=None)
     except HookError as err:
         return [failed("request", err.message, remedy.in_words(err.hint) if err.hint else remedy.DOCTOR)], None
     given = f"{','.join(request.words())} with {','.join(request.capabilities)}, by {request.source}"

@@ -211,10 +211,8 @@ def _explained(denial: Denial) -> Denial:
     kind = _OURS.get(source.type, "container" if is_container else "engine")
     is_foreign = source.clearance and target.low and not source.clearance.dominates(target.low)
     level = "other-level" if is_foreign and target.type == "container_file_t" else ""
-    columns = (
-        *((kind, source.type), (target.type, level), (denial.tclass,), denial.permissions),
-        *((denial.name, denial.name.rpartition("/")[2]), (denial.device,)),
-    )
+    names = (denial.name, denial.name.rpartition("/")[2])
+    columns = ((kind, source.type), (target.type, level), (denial.tclass,), denial.permissions, names, (denial.device,))
     cause, remedy = next(((cause, remedy) for rule, cause, remedy in _RULES if _fits(rule, columns)), ("", ""))
     words, name = f"{'/'.join(denial.permissions)} a {denial.tclass} of type", quoted(denial.name or "(no name)")
     types = {"kind": kind, "source": source.type, "target": target.type, "tclass": denial.tclass}

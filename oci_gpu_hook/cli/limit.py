@@ -13,9 +13,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Callable
 
 from oci_gpu_hook.errors import ApplyError
 

@@ -31,9 +31,8 @@ def seconds(
         limit.allow(times * value)
         return value
 
-    kind = click.FloatRange(least, most)
     words: dict[str, Any] = {"metavar": "SECONDS", "default": default, "show_default": True, "help": text}
-    return click.option(option, type=kind, callback=allowed, **words)
+    return click.option(option, type=click.FloatRange(least, most), callback=allowed, **words)
 
 
 nvml_timeout = seconds("--nvml-timeout", "How long NVML may take to answer; 0 does not ask it.", 30.0, least=0, times=2)

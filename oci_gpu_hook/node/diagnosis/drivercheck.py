@@ -33,7 +33,6 @@ _LOAD_PEER_MEMORY = then(
     command("sh", "-c", "echo nvidia_peermem >/etc/modules-load.d/nvidia-peermem.conf"),
 )
 
-_RELEASE = "/etc/os-release"
 # By the distribution's package manager.
 _INSTALL = {
     "dnf": command("dnf", "install", "nvidia-driver", "nvidia-driver-cuda"),
@@ -94,7 +93,7 @@ def absent(host: HostRoot, modules: tuple[str, ...], err: DriverError, tool: str
         return failed("driver", err.message, command("oci-gpu-hook", "info", "--settings", note="driver-root"))
     if host.stat(nodes.CONTROL) is not None or "nvidia" in modules:
         return failed("driver", err.message, "modprobe", "nvidia")
-    return failed("driver", err.message, _BY_UBUNTU if "ubuntu" in host.text(_RELEASE) else _INSTALL[tool])
+    return failed("driver", err.message, _BY_UBUNTU if "ubuntu" in host.text("/etc/os-release") else _INSTALL[tool])
 
 
 def of_platform(host: HostRoot, kind: str, proof: str) -> list[Finding]:
@@ -179,10 +178,9 @@ def _gpus(host: HostRoot, found: DriverInventory) -> list[Finding]:
         seen += f"; {counted((len(found.mig_devices), 'MIG device', 'MIG devices'))}"
     if found.elsewhere:
         seen += f"; {some(found.elsewhere)} without a node here, as this host is a container"
-    findings = [passed("GPUs", seen)]
-    for index, why in holdercount.unhealthy_gpus(host, found).items():
-        findings.append(warned("health", f"GPU {index}: {why}", "oci-gpu-hook", "validate"))
-    return findings
+    unhealthy = holdercount.unhealthy_gpus(host, found).items()
+    health = [warned("health", f"GPU {index}: {why}", "oci-gpu-hook", "validate") for index, why in unhealthy]
+    return [passed("GPUs", seen), *health]
 
 
 def _nodes(host: HostRoot, wanted: tuple[nodes.DeviceNode, ...]) -> list[Finding]:

@@ -28,8 +28,6 @@ from oci_gpu_hook.request.selectors import Request
 from oci_gpu_hook.request.settings import SETTINGS, Settings, files, read_settings
 from oci_gpu_hook.request.settingsfile import Setting, read_files
 
-_OLDEST_KERNEL = (5, 14)
-_OLDEST_PYTHON = (3, 9)
 _LIBSELINUX = {"dnf": "python3-libselinux", "apt": "python3-selinux"}
 _INSTALL = command("oci-gpu-hook", "selinux", "install")
 # By which the hook may limit device memory, itself and by NVML.
@@ -38,7 +36,7 @@ MEMORY_BOOLEAN, NVML_BOOLEAN = "oci_gpu_hook_limit_memory", "oci_gpu_hook_use_nv
 
 def kernel(release: str, tool: str) -> Finding:
     """Whether the kernel is new enough for detached mounts and their attributes."""
-    if beginning(release) >= _OLDEST_KERNEL:
+    if beginning(release) >= (5, 14):
         return passed("kernel", release)
     return failed("kernel", f"{release or 'unknown'}, and the hook needs 5.14 or newer", UPGRADE_KERNEL[tool])
 
@@ -48,7 +46,7 @@ def python(interpreter: str, file: str, tool: str) -> Finding:
     if not file:
         return failed("Python", f"{interpreter or 'none'} is not there", tool, "install", "python3")
     version = beginning(file.rpartition("python")[2])
-    if len(version) > 1 and version < _OLDEST_PYTHON:
+    if len(version) > 1 and version < (3, 9):
         seen = f"{interpreter} is {file}, and the hook needs 3.9 or newer"
         return failed("Python", seen, "make", "install", "PYTHON=/usr/bin/python3.9")
     return passed("Python", f"{interpreter} is {file}")

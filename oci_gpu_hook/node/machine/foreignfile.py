@@ -42,7 +42,6 @@ _NAMED = posix.O_PATH | posix.O_CLOEXEC
 _FOLDER = posix.O_RDONLY | posix.O_DIRECTORY
 # O_NONBLOCK: the open of a file with a lease waits for its holder.  O_NOCTTY: a terminal would become ours.
 _NO_WAIT = posix.O_NONBLOCK | posix.O_NOCTTY
-_WRITABLE = 0o222
 # Filesystems that answer by themselves: no daemon of a user's and no server is asked.  An overlay asks those that it is
 # made of: one that a user has made does not.
 _LOCAL = {
@@ -130,7 +129,7 @@ class ContainerRoot:
             if not is_character_device(status) or number(status) != numbers:
                 raise OSError(errno.ENODEV, "it is another device by now", path)
             # MIG's capability devices have no write permission: programs open them for reading only.
-            access = posix.O_RDWR if status.st_mode & _WRITABLE else posix.O_RDONLY
+            access = posix.O_RDWR if status.st_mode & 0o222 else posix.O_RDONLY
             posix.close(reopened(fd, access | _NO_WAIT))
 
 

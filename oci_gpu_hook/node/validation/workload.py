@@ -58,9 +58,8 @@ def devices(found: DriverInventory) -> tuple[list[CudaDevice], list[Finding]]:
             wanted.append(CudaDevice(f"GPU {gpu.nvml_index}", gpu.uuid or str(gpu.nvml_index)))
         for mig in migs:
             if mig.uuid is None:
-                check = f"MIG of GPU {gpu.nvml_index}"
                 seen = f"GPU instance {mig.gi}, compute instance {mig.ci} has no UUID without NVML"
-                wrong.append(failed(check, seen, _VALIDATE_DRIVER))
+                wrong.append(failed(f"MIG of GPU {gpu.nvml_index}", seen, _VALIDATE_DRIVER))
             else:
                 wanted.append(CudaDevice(f"MIG {gpu.nvml_index}:{mig.number}", mig.uuid))
     return wanted, wrong
