@@ -52,10 +52,6 @@ class NoParser(Exception):
     """This Python has neither tomllib nor tomli, or no PyYAML."""
 
 
-class MalformedToml(ValueError):
-    """A text that is not TOML; the message says why, on one line of ASCII."""
-
-
 class Runtime(NamedTuple):
     """A runtime that an engine's settings name; is_default: of containers that name none; is_ours: by a link, too."""
 
@@ -69,9 +65,8 @@ class Runtime(NamedTuple):
 
 
 class Engine(NamedTuple):
-    """An installed engine.  folders: where it looks for hooks, the later goes first, or for CDI specs, without links;
-    folders_file: that says so, "" for the engine's default; runtime: of containers that name none, "" if no file sets
-    it; shims: those of its runtimes that are NVIDIA's.
+    """folders: where it looks for hooks, the later goes first, or for CDI specs, without links; folders_file: that says
+    so, "" for its default; runtime: of containers that name none, "" if no file sets it; shims: NVIDIA's runtimes.
     """
 
     name: str
@@ -210,7 +205,7 @@ def contents(host: HostRoot, kind: EngineKind) -> Iterator[tuple[str, dict[str, 
     for pattern in patterns:
         folder, _, name = pattern.rpartition("/")
         if glob.is_pattern(folder):
-            yield pattern, MalformedToml("a pattern of folders is not followed")
+            yield pattern, ValueError("a pattern of folders is not followed")
         names = [it for it in host.names(folder) if glob.matches(name, it)] if glob.is_pattern(name) else [name]
         for path in [path for it in names if (path := f"{folder}/{it}") not in seen]:
             seen.add(path)
@@ -229,23 +224,23 @@ def contents(host: HostRoot, kind: EngineKind) -> Iterator[tuple[str, dict[str, 
 def _values(data: bytes) -> dict[str, Any] | Exception:
     try:
         return dict(_flat(parse_toml(data), ""))
-    except (MalformedToml, NoParser) as err:
+    except (ValueError, NoParser) as err:
         return err
     except RecursionError:
-        return MalformedToml("it is nested too deep")
+        return ValueError("it is nested too deep")
 
 
 def parse_toml(data: bytes) -> dict[str, Any]:
-    """By Python's tomllib, or by tomli before Python 3.11; MalformedToml, or NoParser."""
+    """By Python's tomllib, or by tomli before 3.11.  ValueError says why not, on one line of ASCII; NoParser."""
     try:
         return dict(_parser().loads(data.decode()))
     except UnicodeDecodeError as err:
-        raise MalformedToml("it is not UTF-8 text") from err
+        raise ValueError("it is not UTF-8 text") from err
     except RecursionError as err:
-        raise MalformedToml("it is nested too deep") from err
+        raise ValueError("it is nested too deep") from err
     except ValueError as err:
         why = str(err).encode("ascii", "backslashreplace").decode()[:200]
-        raise MalformedToml(f"{why[:1].lower()}{why[1:]}") from err
+        raise ValueError(f"{why[:1].lower()}{why[1:]}") from err
 
 
 def _parser() -> Any:
