@@ -37,7 +37,6 @@ Whys = dict[str, tuple[int, dict[str, str]]]
 
 _STATE = "gpu-health.json"
 _LOG, _READ = "/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK
-_BOUND = "/sys/bus/pci/drivers/nvidia"
 _LOST, _ECC, _RESET, _VALIDATION, _MEMORY = "lost", "ecc", "reset", "validation", "memory"
 _LEFT = 1024  # MiB: a driver that runs has some hundreds for itself
 # No record is longer; a shorter read gets none at all.
@@ -63,13 +62,12 @@ class Xid(NamedTuple):
 
 
 def renew(host: HostRoot, nvml: Readings | None, tested: dict[str, str], until: int = -1) -> int:
-    """Save what is known now, and give the number of the log's last record; ApplyError if that fails; nvml: what it
-    reads, if it has answered; tested: why the validation of a GPU failed, "" if it passed, by bus_id; until: the last
-    record of before that validation.
+    """Save what is known now; gives the number of the log's last record; ApplyError.  nvml: if it has answered; tested:
+    by bus_id why a GPU's validation failed, "" if it passed; until: the last record of before that validation.
     """
     # One that NVML could not start is none of the inventory.
     gpus, records = nodes.gpus_here(host, list_gpus(host)), xids(host)
-    inodes = dict(host.inodes(_BOUND))
+    inodes = dict(host.inodes("/sys/bus/pci/drivers/nvidia"))
     with counters.lock():
         last, known = _read(host, {gpu.bus_id: inodes.get(gpu.proc, 0) for gpu in gpus})
         buses = {place(bus): bus for bus in known}

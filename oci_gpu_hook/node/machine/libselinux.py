@@ -43,7 +43,6 @@ NODES = (("/dev", "nvidia"), ("/dev/nvidia-caps", "nvidia-cap"), ("/dev/nvidia-c
 
 _OWN_NODE = "system_u:object_r:container_file_t:s0"
 _HOSTS_NODE = "system_u:object_r:xserver_misc_device_t:s0"
-_USE = ("open", "read", "write", "ioctl")
 
 
 class Module(NamedTuple):
@@ -216,7 +215,7 @@ def _is_allowed(library: Any, source: str, target: str) -> bool:
     """Whether the loaded policy, with its booleans, lets a node be used.  This question is not audited."""
     decision = library.av_decision()
     group = library.string_to_security_class("chr_file")
-    wanted = sum({library.string_to_av_perm(group, permission) for permission in _USE})
+    wanted = sum({library.string_to_av_perm(group, it) for it in ("open", "read", "write", "ioctl")})
     with suppress(OSError):
         library.security_compute_av(source, target, group, wanted, decision)
         return bool(decision.allowed & wanted == wanted)

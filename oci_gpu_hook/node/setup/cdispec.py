@@ -32,15 +32,13 @@ STAGE = "createRuntime"
 
 # A device's name (SPEC.md, "CDI JSON Specification").
 _NAME = re.compile("[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?")
-_READ_WRITE = 0o6
 # An empty one would be the container's for the hook (CVE-2025-23266).  Without SHELL bash looks for its user's.
 _HOOK_ENVIRONMENT = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C"]
 
 
 class Hook(NamedTuple):
-    """How the spec starts the hook.  path: of the program; config: the administrator's file, "" for the default;
-    vendor: its flag, "" for NVIDIA; groups: whether the process gets the groups of nodes that not everybody may open;
-    means: see `planning.meanings`.
+    """path: of the program; config: the administrator's file, "" for the default; vendor: its flag, "" for NVIDIA;
+    groups: if the process gets those of nodes that not everybody may open; means: see `planning.meanings`.
     """
 
     path: str
@@ -67,9 +65,7 @@ def nameless(inventory: DriverInventory) -> str:
 
 
 def text(document: dict[str, Any]) -> str:
-    """A spec as text: JSON, for files of either name, as JSON is YAML too.  Printable text is not escaped: YAML does
-    not know JSON's pairs of surrogates.
-    """
+    """JSON, which is YAML too.  Printable text is not escaped: YAML does not know JSON's pairs of surrogates."""
     written = json.dumps(document, indent=2, ensure_ascii=False)
     return "".join([it if it.isprintable() or it == "\n" else json.dumps(it)[1:-1] for it in written]) + "\n"
 
@@ -131,7 +127,7 @@ def _edits(nodes: Nodes, *, groups: bool) -> Edits:
     made, gids = [], set()
     for node in nodes:
         item: dict[str, object] = {"path": node.path, "permissions": "rw"}
-        if node.mode & _READ_WRITE != _READ_WRITE:
+        if node.mode & 0o6 != 0o6:
             item.update({"fileMode": node.mode, "uid": node.uid, "gid": node.gid})
             gids |= {node.gid} if groups and node.gid else set()
         made.append(item)
