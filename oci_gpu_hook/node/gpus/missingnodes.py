@@ -29,7 +29,9 @@ def unloaded(host: HostRoot) -> tuple[str, ...]:
 
 
 def missing_nodes(host: HostRoot) -> tuple[DeviceNode, ...]:
-    """present: one with other numbers is there.  DriverError without a driver, ApplyError for a file in its place."""
+    """The nodes to make; present: whether one with other numbers is there.  DriverError if no driver is loaded,
+    ApplyError if another file has a node's path.
+    """
     if driver_version(host) is None:
         why = "there is no node to make: NVIDIA's kernel module is not loaded"
         raise DriverError(why, "the administrator must load it: modprobe nvidia")

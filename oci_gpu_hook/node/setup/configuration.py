@@ -157,7 +157,9 @@ def crio(host: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
 
 
 def podman(host: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change:
-    """Without a file that names any, root's podman reads the two default folders; on a user's that is not relied."""
+    """Our drop-in for podman: the folder of our registration beside those that it reads, and our runtime.  Without a
+    file that names any, root's podman reads the two default folders; on a user's that is not relied.
+    """
     engine: dict[str, Any] = {}
     tables: list[Table] = [("engine", engine)]
     told = []
