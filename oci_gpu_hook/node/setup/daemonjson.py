@@ -60,8 +60,10 @@ def without_runtime(host: HostRoot, file: EngineFile, asked: WantedRuntime) -> C
     rows += [(("features", "cdi"), True)] if asked.cdi and features.get("cdi") is True else []
     for path, value in reversed(rows):
         text = without_value(text, path, value)
-    told = f"containers that were started by {', '.join(ours)} cannot be stopped once dockerd knows no such runtime"
-    return Change(text, (told,) if ours else ())
+    told = [f"containers that were started by {', '.join(ours)} cannot be stopped once dockerd knows no such runtime"]
+    if not asked.cdi and features.get("cdi") is True:  # by whom is not known
+        told.append("features.cdi stays on: --remove with --cdi turns it off")
+    return Change(text, tuple(told) if ours else ())
 
 
 def _object(file: EngineFile, values: dict[str, Any], key: str) -> dict[str, Any]:
