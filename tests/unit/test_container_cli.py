@@ -99,8 +99,16 @@ def test_a_list_needs_no_privilege(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     plant(tmp_path)
     cdi_engine.node(tmp_path, tmp_path, FACTS)
     monkeypatch.setattr(driverlist, "HostRoot", lambda: HostRoot(str(tmp_path)))
-    call = containercli.parse_call(["list", "--mig-config=all", "--device=all"])
-    assert {"/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap1"} <= {*driverlist.paths(call)}
+
+    def listed(*words: str) -> set[str]:
+        return {*driverlist.paths(containercli.parse_call(["list", *words]))}
+
+    assert {"/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap1"} <= listed("--mig-config=all", "--device=all")
+    # As in NVIDIA's src/cli/list.c: a channel goes with everything, and with any part.
+    channel = "/dev/nvidia-caps-imex-channels/channel0"
+    assert listed("--compat32") == listed("--mig-config=all") == set()
+    assert listed("--imex-channel=0") - listed() == {channel} and "/dev/nvidia0" in listed("--imex-channel=0")
+    assert listed("--imex-channel=0", "--ipcs") == {channel, *listed("--ipcs")}
 
 
 def mount(path: str) -> Mount:

@@ -7,6 +7,7 @@ Charliecloud copies what ``list`` names into an image's folder.  Must not open a
 from __future__ import annotations
 
 from oci_gpu_hook.driver import inventory
+from oci_gpu_hook.driver.nodes import IMEX_FOLDER
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.node.gpus import hardware
 from oci_gpu_hook.planning import selection
@@ -15,7 +16,8 @@ from oci_gpu_hook.request.containercli import Call
 from oci_gpu_hook.request.settings import Settings, read_settings
 from oci_gpu_hook.request.words import ALL, CAPABILITIES, VISIBLE_DEVICES
 
-_FILTERS = ("device", "libraries", "binaries", "ipcs", "firmwares")
+# With any of these only what is named is listed; the last three name nothing, and a channel goes with everything.
+_FILTERS = ("device", "libraries", "binaries", "ipcs", "firmwares", "compat32", "mig-config", "mig-monitor")
 _INFO = ("Device Index", "Device Minor", "Model", "Brand", "GPU UUID", "Bus Location", "Architecture")
 
 
@@ -23,7 +25,9 @@ def paths(call: Call) -> list[str]:
     wanted = [name for name in _FILTERS if call.has(name)]
     root, driver_root = HostRoot(), read_settings(None, None).driver_root
     found = hardware.nvidia(root, driver_root)
-    lines = [] if wanted and "device" not in wanted else _devices(root, driver_root, found, call)
+    is_all = not wanted or "device" in wanted
+    lines = _devices(root, driver_root, found, call) if is_all or call.has("imex-channel") else []
+    lines = [path for path in lines if is_all or path.startswith(IMEX_FOLDER)]
     bits = (32, 64) if call.has("compat32") or not wanted else (64,)
     ipcs = inventory.with_nodes(root, found, driver_root=driver_root).ipc_paths
     parts = {
