@@ -192,17 +192,33 @@ def test_only_what_is_mounted_elsewhere_too_is_the_hosts() -> None:
     assert mountinfo.mounted(text, asked) == {"0:2", "0:3", "0:4"}
 
 
+OURS = "/usr/libexec/oci/hooks.d/oci-gpu-hook"
+SET = "singularity config global --set 'nvidia-container-cli path' /usr/bin/nvidia-container-cli"
+
+
 @pytest.mark.parametrize(
-    ("program", "level", "says"),
-    [("", PASS, "is not there"), ("nvidia-cli.real", WARN, "is /usr/bin/nvidia-cli.real, not this hook")],
+    ("program", "line", "level", "says"),
+    [
+        ("", "", PASS, "is not there"),
+        ("/usr/bin/nvidia-cli.real", "", WARN, "is /usr/bin/nvidia-cli.real, not this hook"),
+        (OURS, "nvidia-container-cli path = /usr/bin/nvidia-container-cli", PASS, f"is {OURS}"),
+        (OURS, "# nvidia-container-cli path =", WARN, "singularity.conf names none, so"),
+        (OURS, "nvidia-container-cli path = /usr/bin/nvidia-cli.real", WARN, "singularity.conf names another, so"),
+    ],
 )
-def test_doctor_says_what_the_callers_find(tmp_path: Path, program: str, level: str, says: str) -> None:
-    for name in ("usr/share/lxc/hooks/nvidia", "usr/libexec/oci/hooks.d/oci-gpu-hook", "usr/bin/nvidia-cli.real"):
-        hosts.plant(tmp_path, name, "")
+def test_doctor_says_what_the_callers_find(tmp_path: Path, program: str, line: str, level: str, says: str) -> None:
+    files = ("usr/share/lxc/hooks/nvidia", "etc/singularity/singularity.conf")
+    for name, text in (*zip(files, ("", line)), (OURS, ""), ("usr/bin/nvidia-cli.real", "")):
+        hosts.plant(tmp_path, name, text)
+    (tmp_path / OURS[1:]).chmod(0o755)
     if program:
         (tmp_path / "usr/bin/nvidia-container-cli").symlink_to(program)
-    root, entry = HostRoot(str(tmp_path)), "/usr/libexec/oci/hooks.d/oci-gpu-hook"
-    (finding,) = enginecheck.callers(root, entry, "apt")
+    root = HostRoot(str(tmp_path))
+    (finding,) = enginecheck.callers(root, OURS, "apt")
     assert (finding.level, says in finding.seen) == (level, True), finding
-    (tmp_path / "usr/share/lxc/hooks/nvidia").unlink()
-    assert enginecheck.callers(root, entry, "apt") == []
+    assert (finding.remedy == SET) == ("singularity.conf" in says)
+    (tmp_path / files[1]).unlink()
+    (without,) = enginecheck.callers(root, OURS, "apt")
+    assert without.level == (PASS if program in ("", OURS) else WARN)
+    (tmp_path / files[0]).unlink()
+    assert enginecheck.callers(root, OURS, "apt") == []

@@ -7,6 +7,8 @@ stops every container of that engine.
 
 from __future__ import annotations
 
+import re
+
 from oci_gpu_hook.formats.decimal import beginning
 from oci_gpu_hook.host.root import HostRoot
 from oci_gpu_hook.kernel.filetypes import is_open_to_others
@@ -163,6 +165,14 @@ def callers(host: HostRoot, entry: str, tool: str) -> list[Finding]:
     path = find_program(host, "nvidia-container-cli")
     real = host.real(path) if path else ""
     seen = f"nvidia-container-cli, by which {', '.join(here)} can give GPUs, is {real or 'not there'}"
+    if real == entry and "SingularityCE" in here:
+        # It searches no folder (findFromConfigOnly in its internal/pkg/util/bin).
+        file = BY_NAME["SingularityCE"].caller
+        named = re.search(r"^\s*nvidia-container-cli path[ \t]*=[ \t]*(/[^\s,]*)", host.text(file), re.MULTILINE)
+        if named is None or host.real(named[1]) != entry:
+            seen += f", and {file} names {'another' if named else 'none'}, so that --nvccli does not start it"
+            words = ("config", "global", "--set", "nvidia-container-cli path", path)
+            return [warned("callers", seen, "singularity", *words)]
     # A host where they give none needs no such program.
     if real in ("", entry):
         return [passed("callers", seen)]
