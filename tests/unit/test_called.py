@@ -215,6 +215,11 @@ def test_containerds_shim_tells_the_bundle(tmp_path: Path) -> None:
     assert found.called == ContainerNames(DOCKER, "alone", "alone")
 
 
+def test_the_monitor_tells_who_has_started_one_of_lxcs(tmp_path: Path) -> None:
+    found = containers.find(without_state(tmp_path, "/usr/libexec/incusd forkstart", "/lxc.payload.ml_web"), "60")
+    assert (found.id, found.runtime, found.called) == ("ml_web", "incusd", ContainerNames("LXC", "ml_web"))
+
+
 def test_a_gpu_that_hangs_in_the_kernel_does_not_hold_doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing ends a process that waits for it; here a signal that does nothing stands for that."""
     monkeypatch.setattr(containerreport, "_open_all", lambda *_: time.sleep(20))

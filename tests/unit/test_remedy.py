@@ -108,6 +108,7 @@ def test_no_repository_has_our_packages(tool: str, make: str) -> None:
 # --- advice about a container is in the words of the engine that runs it, and of no other
 
 BUNDLE = f"/run/tasks/prod/{ID}"
+LXC = ContainerNames("LXC", "web")
 OF = {
     name: Running(ID, 7, BUNDLE, runtime, called, os.geteuid())
     for name, runtime, called in (
@@ -118,7 +119,7 @@ OF = {
         ("containerd", "runc", ContainerNames("containerd", "mine")),
         ("containerd for the kubelet", "runc", ContainerNames("containerd", "train", pod="gpu")),
         ("runc", "runc", ContainerNames("", ID)),
-        ("LXC", "", ContainerNames("LXC", "web")),
+        *(("LXC", "lxc-start", LXC), ("Incus", "incusd", LXC), ("LXD", "lxd", LXC), ("of LXC's, by whom", "", LXC)),
     )
 }
 WORDS = {
@@ -129,7 +130,10 @@ WORDS = {
     "containerd": ("ctr --namespace prod",),
     "containerd for the kubelet": ("crictl", "kubectl", "runc resume"),
     "runc": ("runc", "vi "),
-    "LXC": ("kill ", "start it", "let it run on", "vi "),
+    "LXC": ("lxc-stop ", "start it", "lxc-unfreeze ", "oci-gpu-hook flags lxc "),
+    "Incus": ("incus ", "start it"),
+    "LXD": ("lxc ", "start it"),
+    "of LXC's, by whom": ("start it", "let it run on", "oci-gpu-hook-hpc(7) says"),
 }
 
 
@@ -138,6 +142,12 @@ def test_every_advice_is_in_the_engines_own_words(name: str) -> None:
     for advise in ADVISE:
         text = advise(OF[name]).rpartition(": ")[2]
         assert text.startswith(WORDS[name]), text
+
+
+def test_an_instances_project_is_named() -> None:
+    other = [remedy.restart(OF[name]._replace(id="ml_web")) for name in ("LXC", "Incus")]
+    assert other == ["lxc-stop --name ml_web && lxc-start --name ml_web", "incus restart web --project=ml"]
+    assert remedy.restart(OF["LXD"]._replace(id="ml_--all")) == "start it again"
 
 
 def asks(*env: str, **more: object) -> Question:

@@ -14,7 +14,7 @@ import shlex
 
 from oci_gpu_hook.errors import plain
 from oci_gpu_hook.node.engines.containers import SHORT_ID, Running
-from oci_gpu_hook.node.engines.enginekinds import BY_NAME, CONTAINERD, CRIO, VARIABLE, EngineKind
+from oci_gpu_hook.node.engines.enginekinds import BY_NAME, CONTAINERD, CRIO, LXC, LXC_WAYS, VARIABLE, EngineKind
 
 # An id, or a name as podman and Docker take it.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,255}", re.ASCII)
@@ -34,7 +34,7 @@ NOTHING = Remedy()
 
 def _made(commands: tuple[str, ...], note: str) -> Remedy:
     line = " && ".join(commands)
-    made = Remedy(f"{line}  # {note}" if note else line)
+    made = Remedy(f"{line}  # {note}" if line and note else line or note)
     made.commands, made.note = commands, note
     return made
 
@@ -104,6 +104,8 @@ def is_name(text: str) -> bool:
 def _ways(who: Running) -> tuple[Remedy, Remedy, Remedy]:
     """What starts it again; what starts it if it has stopped, or tells why; what ends its pause."""
     id, kind, runtime = who.id, BY_NAME[who.called.engine], who.runtime
+    if kind == LXC:
+        return _of_lxc(who, 0) or in_words("start it again"), NOTHING, _of_lxc(who, 1) or in_words("let it run on")
     resumed = command(runtime, "resume", id) if runtime else in_words("let it run on")
     if not is_name(id):
         return NOTHING, NOTHING, NOTHING
@@ -146,8 +148,19 @@ def ask(who: Running) -> Remedy:
         return command(*kind.request)
     if kind == CONTAINERD:
         return command(*_ctr(who), "run", "--env", VARIABLE, "...")
+    if kind == LXC:
+        return then(_of_lxc(who, 2), in_words("oci-gpu-hook-hpc(7) says how"))
     file = f"{who.bundle}/config.json" if who.bundle and who.owner == os.geteuid() else "config.json"
     return command("vi", file, note=f"{VARIABLE} in process.env")
+
+
+def _of_lxc(who: Running, way: int) -> Remedy:
+    """In the words of what has started it; Incus and LXD call it PROJECT_NAME where its project is not the default."""
+    project, _, name = who.id.rpartition("_")
+    if who.runtime not in LXC_WAYS or not is_name(who.id) or not is_name(name):
+        return NOTHING
+    called = f"{name} --project={project}" if project and who.runtime != "lxc-start" else who.id
+    return then(*[command(*line.split()) for line in LXC_WAYS[who.runtime][way].format(called).split(" && ")])
 
 
 def _of_owner(who: Running, does: str) -> Remedy:

@@ -23,7 +23,7 @@ from oci_gpu_hook.errors import BundleError, UsageError, quoted
 from oci_gpu_hook.formats.decimal import decimal
 from oci_gpu_hook.host.podman import RECORDS
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.engines.enginekinds import BY_NAME, CONTAINERD, CRIO, DOCKER, ENGINES, PODMAN
+from oci_gpu_hook.node.engines.enginekinds import BY_NAME, CONTAINERD, CRIO, DOCKER, ENGINES, LXC, PODMAN
 from oci_gpu_hook.node.machine import foreignfile, kernelconfig, processes
 from oci_gpu_hook.node.machine.foreignfile import ROOT, Files
 from oci_gpu_hook.record import NamedTuple
@@ -74,7 +74,9 @@ UNNAMED = ContainerNames()
 
 
 class Running(NamedTuple):
-    """id: "" if not known; pid: 0 if stopped; bundle, runtime: "" if no state has them; owner: whose engine runs it."""
+    """id: "" if it is not known; pid: 0 if it has stopped; bundle and runtime: "" if no state has them, of LXC's the
+    program that has started it; owner: the user whose engine runs it, 0 for root's.
+    """
 
     id: str
     pid: int
@@ -159,7 +161,7 @@ class KnownContainers:
         return ContainerNames(engine, item.id if BY_NAME[engine].by_id else "")
 
     def _with_monitor(self, item: Running) -> Running:
-        """A container without a state, with what conmon or containerd's shim, above its first process, tells of it."""
+        """A container without a state, with what the program above it tells: conmon, containerd's shim or LXC's."""
         parent, found = processes.parent(self._host, item.pid), item
         program = processes.program(self._host, parent)
         if program == "conmon":
@@ -171,6 +173,8 @@ class KnownContainers:
             # It works in a bundle's folder; one shim can have all containers of a pod.
             folder = (self._host.link(f"/proc/{parent}/cwd") or "").rpartition("/")[0]
             found = item._replace(bundle=f"{folder}/{item.id}", runtime="runc")
+        elif self._by_place(item).engine == LXC.name:
+            found = item._replace(runtime=program)
         if found.bundle:
             self._names.update(names(self._files, [found.bundle]))
         return found if found.called.name else found._replace(called=self._called(found))
