@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from oci_gpu_hook import cli
-from oci_gpu_hook.cli import features
+from oci_gpu_hook.cli import accelerators, features
 from oci_gpu_hook.cli import inventory as cli_inventory
 from oci_gpu_hook.driver import nodes
 from oci_gpu_hook.host import statefile
@@ -304,6 +304,20 @@ def test_watch_saves_vendors_anew_once_something_changes(
     assert lines[2] == "vendors' files that cannot be served"
     assert lines[3].startswith(f"  {ACME}: ")
     assert lines[4].startswith(f"waiting for the driver: {NOTHING}")
+
+
+def test_watch_writes_the_spec_where_something_changes(
+    tree: Path, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NVIDIA's driver, or what a Jetson has in its place; and not at each moment."""
+    hosts.host(tree)
+    find, jetsons = accelerators.find_accelerators, {"driver_version": "36.4"}
+    found: list[Any] = [None, None, (jetsons, [], []), (jetsons, [], [])]
+    monkeypatch.setattr(accelerators, "find_accelerators", lambda *it: find(*it)._replace(instead=found.pop(0)))
+    monkeypatch.setattr(cli_inventory, "_moments", lambda _: [*found])
+    monkeypatch.setattr(hardware, "is_saved", lambda _: False)
+    words = ("inventory", "watch", "--nvml-timeout", 0, "--host-root", tree, "--cdi-spec")
+    assert program(*words, tree / "spec.json").count(f"wrote {tree}/spec.json") == 2
 
 
 # --- what `doctor` says of them: each fault with the command that fixes it
