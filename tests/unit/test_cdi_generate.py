@@ -31,10 +31,14 @@ DEVICE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
 STAGES = ("prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop")
 
 
+CHANNEL = "/dev/nvidia-caps-imex-channels/channel3"
+
+
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Node:
     tree = tmp_path_factory.mktemp("tree")
     plant(tree)
+    hosts.plant(tree, CHANNEL, "")
     return cdi_engine.node(tree, tmp_path_factory.mktemp("of"), FACTS)
 
 
@@ -68,6 +72,11 @@ def test_what_was_generated_is_removed_and_nothing_else(
     listed = [SimpleNamespace(path=str(path), is_ours=path == more) for path in (ours, more)]
     monkeypatch.setattr(cdispecs, "specs", lambda *_: listed)
     assert program("cdi", "remove") == f"removed {more}\n"
+
+
+def test_a_spec_of_management_has_the_imex_channels_of_the_host(host: Node, program: Program) -> None:
+    (device,) = json.loads(program(*generate(host, "--kind", "management")))["devices"]
+    assert CHANNEL in [node["path"] for node in device["containerEdits"]["deviceNodes"]]
 
 
 def validator() -> jsonschema.Draft7Validator:
