@@ -13,10 +13,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from oci_gpu_hook.cli import cdi
+from oci_gpu_hook.driver import proc
 from oci_gpu_hook.driver.inventory import Library
 from oci_gpu_hook.driver.proc import Gpu
 from oci_gpu_hook.errors import DriverError
 from oci_gpu_hook.host.root import HostRoot
+from oci_gpu_hook.node.gpus import hardware
+from oci_gpu_hook.node.setup import cdispec
 from oci_gpu_hook.planning import placement, platforms
 from oci_gpu_hook.request.cdirequest import of_nodes
 from oci_gpu_hook.request.selectors import AnyOf, Request
@@ -357,6 +361,18 @@ def test_the_node_chooses_a_gpu_on_pci_by_a_name_that_is_its_own(jetson: Host, m
     chosen = [it.held for it in placement.gpus(jetson, Settings(), AnyOf(1))]
     share, _ = platforms.share(jetson, LAYOUT, Request("env", (chosen[0].name,)), known)
     assert [it.key for it in chosen] == [it.key for it in share.holds] == [SECOND]
+
+
+def test_a_spec_has_each_gpu_of_a_jetson_by_its_names(jetson: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(jetson, f"{proc.GPUS}/0000:05:00.0/information")
+    plant(jetson, "/proc/devices", "Character devices:\n195 nvidia\n510 nvidia-uvm\n")
+    monkeypatch.setattr(hardware, "nvidia", lambda *_: inventory(*THOR))
+    spec = cdi._of_platform(jetson, Settings(), cdispec.Hook("/hook", ("compute",), "", "", False))
+    edits = {it["name"]: it["containerEdits"] for it in (*spec["devices"], {**spec, "name": ""})}
+    given = {name: {node["path"][5:] for node in it.get("deviceNodes", ())} for name, it in edits.items()}
+    own = {"nvmap", "nvhost-gpu"}
+    both = own | {"nvidiactl", "nvidia1", "nvidia-uvm", "nvidia-uvm-tools"}
+    assert given == {"0": own, "1": both, "GPU-a": own, "GPU-b": both, "all": both, "none": set(), "": set()}
 
 
 # --- WSL 2 as a vendor: the device, the libraries that Windows shows, and the driver's packages that they need
