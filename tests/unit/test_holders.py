@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from oci_gpu_hook.cli import containers as cli_containers
 from oci_gpu_hook.container.devicecgroup import CGROUP_ROOT
 from oci_gpu_hook.driver.inventory import DriverInventory, MigDevice
 from oci_gpu_hook.driver.nodes import DeviceNode
@@ -67,10 +68,10 @@ def surveyed(tmp_path: Path, **more: object) -> DriverInventory:
     return hosts.surveyed(hosts.host(tmp_path))._replace(**more)  # type: ignore[arg-type]
 
 
-def has(*numbers: tuple[int, int], allowed: bool | None = True) -> ContainerDevices:
+def has(*numbers: tuple[int, int], allowed: bool | None = True, owner: int = 0) -> ContainerDevices:
     nodes = [ContainerNode("/dev/x", *each, allowed) for each in numbers]
     given = frozenset(numbers if allowed else ())
-    return ContainerDevices(Running("a" * 64, 7, "", "runc"), 0, tuple(nodes), given)
+    return ContainerDevices(Running("a" * 64, 7, "", "runc", owner=owner), 0, tuple(nodes), given)
 
 
 def test_a_node_that_may_not_be_opened_holds_nothing(tmp_path: Path) -> None:
@@ -80,6 +81,7 @@ def test_a_node_that_may_not_be_opened_holds_nothing(tmp_path: Path) -> None:
     assert [share.name for share in free] == ["0", "1"]
     (item,), free, *_ = holders.holders(divided, (has((195, 1), allowed=None),), frozenset())
     assert ([share.name for share in item.held], item.is_certain) == (["0"], False)
+    assert cli_containers._name(item._replace(container=has(owner=1000))) == f"{'a' * 64} (user 1000's)"
 
 
 def test_a_mig_device_needs_its_gpu_and_both_capabilities(tmp_path: Path) -> None:

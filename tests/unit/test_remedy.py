@@ -24,7 +24,7 @@ from oci_gpu_hook.node.diagnosis import FAIL, Finding, namecheck, remedy
 from oci_gpu_hook.node.diagnosis.remedy import as_root, command, in_words, install, is_name, then
 from oci_gpu_hook.node.engines import containers
 from oci_gpu_hook.node.engines.containers import ContainerNames, Running
-from oci_gpu_hook.node.machine import kernelconfig, processes
+from oci_gpu_hook.node.machine import childprocess, kernelconfig, processes
 from oci_gpu_hook.request import sources
 from oci_gpu_hook.request.bundle import Bundle
 from oci_gpu_hook.request.settings import Settings
@@ -181,6 +181,13 @@ def test_a_container_that_has_stopped_is_to_be_started_and_not_to_be_root(tmp_pa
     hosts.plant(tmp_path, f"var/lib/docker/containers/{ID}/config.v2.json", json.dumps({"Name": "/web"}))
     with pytest.raises(UsageError, match=r"web does not run \(docker start web\)"):
         containerreport.running(HostRoot(str(tmp_path)), containers.find(HostRoot(str(tmp_path)), "web"), None)
+
+
+def test_a_container_is_named_with_whose_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "is_contained", lambda _: True)
+    monkeypatch.setattr(childprocess, "ask", lambda *_: [])
+    (found,) = containerreport.running(HostRoot(), OF["podman"]._replace(owner=1000), None)
+    assert found.seen == f"web ({ID[:12]}) of podman, user 1000's, process 7"
 
 
 def test_why_a_process_cannot_be_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
