@@ -281,5 +281,5 @@ def test_lxd_and_incus(patterns: dict[str, Path]) -> None:
     script = INSTANCES.format(root=patterns["debian"], node=node(3), client=CLIENT, daemon=DAEMON, folder=FOLDER)
     lines = in_turn({"instances": script + AFTER}, BEFORE, description="h100x8", cgroup=CGROUP)["instances"]
     assert allowed(lines) == COMPUTE | {node(3)}, lines
-    assert [line for line in lines if line.startswith("one ") and " LXC " in line and " 3 " in line], lines
+    assert [it for it in lines if it.split()[:5] == ["one", "-", "LXC", DAEMON.rpartition("/")[2], "3"]], lines
     assert any("one of LXC, process" in line for line in lines), lines
