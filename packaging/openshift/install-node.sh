@@ -28,13 +28,15 @@ library=$prefix/lib/oci-gpu-hook
 entry=$prefix/libexec/oci/hooks.d/oci-gpu-hook
 start=$prefix/libexec/oci-gpu-hook-start
 command=$prefix/bin/oci-gpu-hook
-runtime=$prefix/bin/oci-gpu-runtime # only with containerd
+# Only with containerd.
+runtime=$prefix/bin/oci-gpu-runtime
 drop_in=/etc/containerd/conf.d/99-oci-gpu-hook.toml
+socket=/run/containerd/containerd.sock
 # What else of the payload is installed as it is.
 shared='share/oci-gpu-hook/vendors lib/systemd/system lib/udev/rules.d lib/tmpfiles.d'
 delivered=$prefix/libexec/oci-gpu-hook # only there on nodes that the MachineConfig serves
 python=/usr/bin/python3
-staged='' fresh='' unpacked='' hooks=''
+staged='' fresh='' unpacked='' hooks='' unserved=''
 
 fail() {
     echo "install-node.sh: $*" >&2
@@ -74,7 +76,7 @@ check_python() {
 find_engine() {
     engine=crio
     [ -z "${HOOKS_DIR:-}" ] && [ ! -e "$host/run/crio" ] || return 0
-    if [ -e "$host/run/containerd/containerd.sock" ] && [ -e "$host/etc/containerd/config.toml" ]; then
+    if [ -e "$host$socket" ] && [ -e "$host/etc/containerd/config.toml" ]; then
         engine=containerd
     elif [ ! -e "$host/etc/crio" ]; then
         fail "the node runs neither CRI-O nor a containerd that has /etc/containerd/config.toml: see README.md, Which way is yours?"
@@ -108,9 +110,13 @@ registrations() {
     done | sort -u
 }
 
-# Whether the node's engine knows the hook already.
+# Whether the node's engine knows the hook already, or may know it.
 is_registered() {
-    if [ $engine = crio ]; then [ -n "$(registrations)" ]; else names_runtime; fi
+    if [ $engine = crio ]; then
+        [ -n "$(registrations)" ]
+    else
+        names_runtime || { [ -e "$(on_node $runtime)" ] && is_unread; }
+    fi
 }
 
 # All but $1, by whatever path.
@@ -327,43 +333,53 @@ register_hook() {
 
 # Makes our runtime the default one of containerd. containerd itself must say that it reads that, before it is restarted.
 register_runtime() {
-    # For a removal.
-    write 0755 "$(on_node $library)/in-use.sh" <"$payload$library/in-use.sh"
     try "our runtime cannot be written into containerd's settings" inside $command configure containerd --set-as-default
     told=$(echo "$said" | grep -v '^wrote \|^nothing to do\|^so that it holds') || :
     read_by=$(inside containerd config dump 2>&1) ||
-        fail_unread "the node's 'containerd config dump' fails: $(echo "$read_by" | tail -n 1)"
+        fail "the node's 'containerd config dump' fails: $(echo "$read_by" | tail -n 1)"
     ! echo "$read_by" | grep -q "disabled_plugins = .*cri[\"'.]" ||
-        fail_unread "containerd's CRI plugin is off (disabled_plugins), so another engine runs the node's pods: see README.md"
+        fail "containerd's CRI plugin is off (disabled_plugins), so another engine runs the node's pods: see README.md"
     echo "$read_by" | grep -q "default_runtime_name = [\"']${runtime##*/}[\"']" ||
-        fail_unread "containerd does not read $drop_in:" "$told"
+        fail "containerd does not read $drop_in:" "$told"
     [ -z "$told" ] || echo "$told" >&2
-    # If an installation was killed here, no containerd may have read what it wrote.
-    restarted=$(on_node $library)/restarted
-    digest=$(sha256sum <"$host$drop_in")
-    if [ "$digest" != "$(cat "$restarted" 2>/dev/null)" ]; then
+    if is_unread; then
+        unserved=
         ask_systemd restart containerd >&2 || {
+            # Where systemd has not answered, it is as before.
+            ! is_unread || unserved=$fresh
             withdraw_runtime
             fail "containerd could not be restarted with our runtime as its default one, and has it no more: see its journal"
         }
-        echo "$digest" | write 0644 "$restarted"
     fi
     fresh=
 }
 
-# Fails before containerd has read our drop-in, which an earlier installation may have made.
-fail_unread() {
-    [ -z "$fresh" ] || inside $command configure containerd --remove >/dev/null 2>&1 || :
-    fail "$@"
-}
-
 names_runtime() { grep -qs "[\"']${runtime}[\"']" "$host$drop_in"; }
 
-# Takes our runtime out of containerd's settings.
+# Whether containerd's settings were changed since its start, at which it makes its socket.
+is_unread() {
+    [ -e "$host$socket" ] || return 1
+    for file in "$host/etc/containerd/config.toml" "$host${drop_in%/*}" "$host${drop_in%/*}"/*; do
+        # shellcheck disable=SC3013
+        [ ! "$file" -nt "$host$socket" ] || return 0
+    done
+    return 1
+}
+
+# Whether containerd may start pods by our runtime, though its settings no longer name it. Not where a first installation fails
+# before containerd has read any of it.
+may_start_ours() { [ -z "$unserved" ] && is_unread; }
+
+# Takes our runtime out of containerd's settings. Until containerd has read that, it starts each pod by our runtime: also
+# where a removal was killed here.
 withdraw_runtime() {
-    names_runtime || return 0
-    try "our runtime cannot be taken out of containerd's settings" inside $command configure containerd --remove
-    ask_systemd restart containerd >&2 || echo "the node's containerd was not restarted" >&2
+    names_runtime || [ -e "$(on_node $runtime)" ] || return 0
+    ! names_runtime ||
+        try "our runtime cannot be taken out of containerd's settings" inside $command configure containerd --remove
+    may_start_ours || return 0
+    # With a fault in its settings it would not start again.
+    { inside containerd config dump >/dev/null 2>&1 && ask_systemd restart containerd >&2; } ||
+        echo "the node's containerd was not restarted" >&2
 }
 
 # Removes our runtime. The containers of pods that were made by it are started and ended by it: while there are some, a script
@@ -371,7 +387,8 @@ withdraw_runtime() {
 remove_runtime() {
     users=$(on_node $library)/in-use.sh
     [ -e "$users" ] || return 0
-    if said=$(inside sh -s $runtime <"$users" 2>&1); then
+    said='containerd was not restarted, and starts pods by it until it is'
+    if ! may_start_ours && said=$(inside sh -s $runtime <"$users" 2>&1); then
         try "cannot remove what is installed" rm -f "$(on_node $runtime)" "$(on_node $runtime).new"
         return
     fi
@@ -408,6 +425,7 @@ do_install() {
     check_ours
     version_of_payload
     is_registered || fresh=yes
+    unserved=$fresh
     for folder in "$library" "$(dirname $entry)" "$(dirname $command)" $shared; do
         folder=$real/${folder#"$prefix/"}
         make_folder "$folder" 2>/dev/null || fail "cannot make $folder on the node: it is read-only or full"
@@ -418,6 +436,8 @@ do_install() {
     { cat "$list" 2>/dev/null || :; printf %s "$made"; } | write 0644 "$list"
     [ -d "$(on_node $library)/$version" ] || stage
     install_shared
+    # For the runtime's removal.
+    [ $engine = crio ] || write 0755 "$(on_node $library)/in-use.sh" <"$payload$library/in-use.sh"
     switch_version
     remove_earlier
     if [ $engine = crio ]; then register_hook; else register_runtime; fi
@@ -467,7 +487,7 @@ take_away() {
 do_remove() {
     find_local
     made=
-    names_runtime || find_hooks_dir
+    [ -e "$(on_node $runtime)" ] || find_hooks_dir
     check_ours
     take_away
     echo "removed; /etc/oci-gpu-hook.conf, if there is one, is the administrator's"

@@ -37,6 +37,7 @@ ENTRY = f"{LOCAL}/libexec/oci/hooks.d/oci-gpu-hook"
 COMMAND = f"{LOCAL}/bin/oci-gpu-hook"
 HOOKS = "etc/containers/oci/hooks.d"
 REGISTRATION = f"{HOOKS}/oci-gpu-hook.json"
+DROP_IN = "etc/containerd/conf.d/99-oci-gpu-hook.toml"
 RUN_REGISTRATION = "run/containers/oci/hooks.d/oci-gpu-hook.json"
 STATE = {"ociVersion": "1.0.2", "id": "c", "status": "created", "pid": 1, "bundle": "/bundle"}
 
@@ -163,10 +164,14 @@ def served(node: Node) -> Node:
 
 @pytest.fixture
 def systemctl(node: Node, tmp_path: Path) -> str:
-    """The mount of a systemctl that notes its words in /run/told, while there is no /run/silent."""
+    """The mount of a systemctl that notes its words in /run/told, and renews containerd's socket at a restart, while
+    there is no /run/silent.
+    """
     (node.root / "run/systemd/system").mkdir(parents=True)
     program = tmp_path / "systemctl"
-    write(program, '#!/bin/sh\n[ ! -e /run/silent ] || exit 1\necho "$*" >>/run/told\n', 0o755)
+    lines = ["#!/bin/sh", "[ ! -e /run/silent ] || exit 1", 'echo "$*" >>/run/told']
+    lines.append('case "$*" in *" restart containerd") touch /run/containerd/containerd.sock ;; esac')
+    write(program, "\n".join(lines), 0o755)
     return f"mount --bind '{program}' '{node.root}/usr/bin/systemctl'"
 
 
@@ -196,22 +201,16 @@ def pods(node: Node) -> Node:
 def test_with_containerd_the_runtime_is_its_default_until_it_is_removed(pods: Node, systemctl: str) -> None:
     """containerd is restarted where it has not read the settings; what pods need that ours has made stays."""
     before, told, runtime = pods.tree(), pods.root / "run/told", pods.root / LOCAL / "bin/oci-gpu-runtime"
-    restarts = []
-    for lost in ("restarted", "none"):
-        for _ in range(2):
-            assert pods.must("install", systemctl).endswith(
-                "registered in /etc/containerd/conf.d/99-oci-gpu-hook.toml\n"
-            )
-            restarts.append(told.read_text().count("restart containerd\n"))
-        (pods.root / LIBRARY / lost).unlink(missing_ok=True)
-    assert restarts == [1, 1, 2, 2]
+    for _ in range(2):
+        assert pods.must("install", systemctl).endswith(f"registered in /{DROP_IN}\n")
+    assert told.read_text().count("restart containerd\n") == 1
     default = printed(*pods.argv(f"chroot '{pods.root}' containerd config dump"))
     assert 'default_runtime_name = "oci-gpu-runtime"' in default and "/usr/local/bin/oci-gpu-runtime" in default
     bundle = pods.root / "run/containerd/io.containerd.runtime.v2.task/k8s.io/0123456789abcdef"
     write(bundle / "options.json", '{"BinaryName": "/usr/local/bin/oci-gpu-runtime"}')
     removed = pods.do("remove", systemctl)
     assert removed.returncode == 0 and "run by /usr/local/bin/oci-gpu-runtime" in removed.stderr
-    assert told.read_text().count("restart containerd\n") == 3
+    assert told.read_text().count("restart containerd\n") == 2
     ended = printed(*pods.argv(f"chroot '{pods.root}' /usr/local/bin/oci-gpu-runtime --version"))
     assert ended.startswith("runc version") and not (pods.root / LIBRARY).exists()
     shutil.rmtree(bundle.parents[1])
@@ -220,6 +219,34 @@ def test_with_containerd_the_runtime_is_its_default_until_it_is_removed(pods: No
     assert not runtime.exists()
     told.unlink()
     assert pods.tree() == before
+
+
+def test_containerd_is_restarted_where_it_has_not_read_its_settings(pods: Node, systemctl: str) -> None:
+    """What an installation or a removal that was killed has left to do, and what others have changed."""
+    told, main, drop_in = pods.root / "run/told", pods.root / "etc/containerd/config.toml", pods.root / DROP_IN
+    runtime = pods.root / LOCAL / "bin/oci-gpu-runtime"
+
+    def restarts(action: str) -> int:
+        pods.must(action, systemctl)
+        return told.read_text().count("restart containerd\n")
+
+    assert restarts("install") == 1
+    drop_in.touch()
+    assert [restarts("install"), restarts("install")] == [2, 2]
+    drop_in.unlink()
+    assert restarts("install") == 3
+    text = main.read_text()
+    main.write_text("version = 2\nimports = []\n")
+    assert "has this line in the place of its own: imports = " in pods.refuses("install", systemctl)
+    assert drop_in.exists() and runtime.exists()
+    main.write_text(text)
+    assert restarts("install") == 4
+    drop_in.unlink()
+    assert restarts("remove") == 5 and not runtime.exists()
+    assert restarts("install") == 6
+    removed = pods.do("remove", systemctl, f"touch '{pods.root}/run/silent'")
+    assert removed.returncode == 0 and "containerd was not restarted, and starts pods by it" in removed.stderr
+    assert not drop_in.exists() and "exec /usr" in runtime.read_text()
 
 
 SETTINGS = "{0}/etc/containerd/config.toml"

@@ -109,7 +109,9 @@ def containerd(host: HostRoot, file: EngineFile, asked: WantedRuntime) -> Change
         tables.append((f"{shown}.containerd.runtimes.runc", {"runtime_type": _SHIM}))
     if K0S_MERGED not in read and not any([PurePosixPath(file.path).match(pattern) for pattern in read]):
         line = f"imports = {_value([*imports, f'{posixpath.dirname(file.path)}/*.toml'])}"
-        told.append(f"containerd reads it once {config} has this line ahead of its tables: {line}")
+        # With two such lines containerd does not start; what 'containerd config default' prints has an empty one.
+        where = "ahead of its tables" if found is None else "in the place of its own"
+        told.append(f"containerd reads it once {config} has this line {where}: {line}")
     return _drop_in(CONTAINERD.word, file, files, tables, told, f"version = {version}\n")
 
 
