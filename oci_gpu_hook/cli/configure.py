@@ -75,7 +75,7 @@ def configure(
     added, removed = configuration.WAYS[kind]
     change = (removed if removes else added)(host, file, asked)
     if not (removes or dry) and program in change.text + change.by_hand and host.stat(program) is None:
-        hint = "install the package: on a node with CRI-O a DaemonSet or a MachineConfig puts the hook alone"
+        hint = "install the package: on a node with CRI-O a DaemonSet or a MachineConfig installs only the hook"
         raise ConfigError(f"{program} is not there: no container would start by it", hint)
     if change.by_hand:
         click.echo(change.by_hand, nl=False)

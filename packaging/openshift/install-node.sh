@@ -251,7 +251,7 @@ stage() {
 
 # Installs the payload's scripts, which name this version from now on.
 switch_version() {
-    for file in $command $start $entry $([ $engine = crio ] || echo $runtime); do
+    for file in $command $start $entry $(has_runtime && echo $runtime); do
         sed "s|\"$library|\"$library/$version|" "$payload$file" | write 0755 "$(on_node "$file")"
         label "$real${file#"$prefix"}"
     done
@@ -331,30 +331,50 @@ register_hook() {
     remove_registrations "$host$hooks/oci-gpu-hook.json"
 }
 
+# Whether the node gets our runtime, or has it from a time when containerd ran its pods.
+has_runtime() { [ $engine = containerd ] || [ -e "$(on_node $runtime)" ]; }
+
 # Makes our runtime the default one of containerd. containerd itself must say that it reads that, before it is restarted.
 register_runtime() {
+    try "our runtime does not start on this node, so it was not registered" inside $runtime --version
+    # After a loss of power a setting that names an empty program would keep all pods from starting.
+    inside sync -f "$real" || :
+    before=$(cat "$host$drop_in" 2>/dev/null) || :
     try "our runtime cannot be written into containerd's settings" inside $command configure containerd --set-as-default
     told=$(echo "$said" | grep -v '^wrote \|^nothing to do\|^so that it holds') || :
-    read_by=$(inside containerd config dump 2>&1) ||
-        fail "the node's 'containerd config dump' fails: $(echo "$read_by" | tail -n 1)"
-    ! echo "$read_by" | grep -q "disabled_plugins = .*cri[\"'.]" ||
-        fail "containerd's CRI plugin is off (disabled_plugins), so another engine runs the node's pods: see README.md"
-    echo "$read_by" | grep -q "default_runtime_name = [\"']${runtime##*/}[\"']" ||
-        fail "containerd does not read $drop_in:" "$told"
+    why=$(judge_settings)
+    if [ -n "$why" ]; then
+        [ -z "$before" ] || echo "$before" | write 0644 "$host$drop_in"
+        fail "$why"
+    fi
     [ -z "$told" ] || echo "$told" >&2
     if is_unread; then
         unserved=
         ask_systemd restart containerd >&2 || {
             # Where systemd has not answered, it is as before.
             ! is_unread || unserved=$fresh
-            withdraw_runtime
+            withdraw_runtime restart
             fail "containerd could not be restarted with our runtime as its default one, and has it no more: see its journal"
         }
     fi
     fresh=
 }
 
-names_runtime() { grep -qs "[\"']${runtime}[\"']" "$host$drop_in"; }
+# Prints why containerd would not start all pods by our runtime with its settings as they are, if it would not.
+judge_settings() {
+    if ! read_by=$(inside containerd config dump 2>&1); then
+        echo "the node's 'containerd config dump' fails: $(echo "$read_by" | tail -n 1)"
+    elif echo "$read_by" | grep -q "disabled_plugins = .*cri[\"'.]"; then
+        echo "containerd's CRI plugin is off (disabled_plugins), so another engine runs the node's pods: see README.md"
+    elif ! echo "$read_by" | grep -q "default_runtime_name = [\"']${runtime##*/}[\"']"; then
+        echo "containerd does not read $drop_in: $told"
+    fi
+}
+
+# Whether our drop-in is there, with this installation's runtime.
+names_runtime() {
+    grep -qs "^# Written by 'oci-gpu-hook " "$host$drop_in" && grep -qs "[\"']${runtime}[\"']" "$host$drop_in"
+}
 
 # Whether containerd's settings were changed since its start, at which it makes its socket.
 is_unread() {
@@ -374,11 +394,10 @@ may_start_ours() { [ -z "$unserved" ] && is_unread; }
 # where a removal was killed here.
 withdraw_runtime() {
     names_runtime || [ -e "$(on_node $runtime)" ] || return 0
-    ! names_runtime ||
-        try "our runtime cannot be taken out of containerd's settings" inside $command configure containerd --remove
+    ! names_runtime || try "our runtime cannot be taken out of containerd's settings" rm "$host$drop_in"
     may_start_ours || return 0
-    # With a fault in its settings it would not start again.
-    { inside containerd config dump >/dev/null 2>&1 && ask_systemd restart containerd >&2; } ||
+    # With a fault in its settings it would not start again; one that is stopped stays so.
+    { inside containerd config dump >/dev/null 2>&1 && ask_systemd "${1:-try-restart}" containerd >&2; } ||
         echo "the node's containerd was not restarted" >&2
 }
 
@@ -390,14 +409,20 @@ remove_runtime() {
     said='containerd was not restarted, and starts pods by it until it is'
     if ! may_start_ours && said=$(inside sh -s $runtime <"$users" 2>&1); then
         try "cannot remove what is installed" rm -f "$(on_node $runtime)" "$(on_node $runtime).new"
+        # Where another pod has installed it meanwhile.
+        withdraw_runtime
         return
     fi
-    real=$(cat "$host"/etc/oci-gpu-hook.conf "$host"/etc/oci-gpu-hook.conf.d/*.conf 2>/dev/null |
-        sed -n 's/^[[:space:]]*runtime[[:space:]]*=[[:space:]]*//p' | tail -n 1)
-    [ -n "$real" ] || real=$(inside sh -c 'command -v runc || command -v crun') || :
+    starts=$(sed -n 's/^[[:space:]]*runtime[[:space:]]*=[[:space:]]*//; t found; d; :found; s/[[:space:]]*$//p' \
+        "$host"/etc/oci-gpu-hook.conf "$host"/etc/oci-gpu-hook.conf.d/*.conf 2>/dev/null | tail -n 1) || :
+    case $starts in
+    *\'*) ;;
+    /*) ! inside test -x "$starts" || found=$starts ;;
+    esac
+    [ -n "${found:-}" ] || found=$(inside sh -c 'command -v runc || command -v crun') || found=runc
     printf '%s\n' '#!/bin/sh' '# Left by oci-gpu-hook for pods that its runtime has made: remove it once they are gone.' \
-        "exec ${real:-runc} \"\$@\"" | write 0755 "$(on_node $runtime)"
-    echo "$runtime stays, as it is needed, and starts ${real:-runc} without the hook: $(echo "$said" | tail -n 1)" >&2
+        "exec '$found' \"\$@\"" | write 0755 "$(on_node $runtime)"
+    echo "$runtime stays, as it is needed, and starts $found without the hook: $(echo "$said" | tail -n 1)" >&2
 }
 
 stop_units() {
@@ -421,7 +446,11 @@ do_install() {
     made=
     check_python
     find_engine
-    [ $engine = containerd ] || find_hooks_dir
+    if [ $engine = crio ]; then
+        find_hooks_dir
+    elif [ -e "$host$drop_in" ] && ! names_runtime; then
+        fail "$host$drop_in is there and is not ours: move it away first"
+    fi
     check_ours
     version_of_payload
     is_registered || fresh=yes
@@ -437,7 +466,7 @@ do_install() {
     [ -d "$(on_node $library)/$version" ] || stage
     install_shared
     # For the runtime's removal.
-    [ $engine = crio ] || write 0755 "$(on_node $library)/in-use.sh" <"$payload$library/in-use.sh"
+    ! has_runtime || write 0755 "$(on_node $library)/in-use.sh" <"$payload$library/in-use.sh"
     switch_version
     remove_earlier
     if [ $engine = crio ]; then register_hook; else register_runtime; fi
@@ -487,7 +516,7 @@ take_away() {
 do_remove() {
     find_local
     made=
-    [ -e "$(on_node $runtime)" ] || find_hooks_dir
+    [ ! -e "$host/etc/crio" ] || find_hooks_dir
     check_ours
     take_away
     echo "removed; /etc/oci-gpu-hook.conf, if there is one, is the administrator's"

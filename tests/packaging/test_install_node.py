@@ -170,7 +170,7 @@ def systemctl(node: Node, tmp_path: Path) -> str:
     (node.root / "run/systemd/system").mkdir(parents=True)
     program = tmp_path / "systemctl"
     lines = ["#!/bin/sh", "[ ! -e /run/silent ] || exit 1", 'echo "$*" >>/run/told']
-    lines.append('case "$*" in *" restart containerd") touch /run/containerd/containerd.sock ;; esac')
+    lines.append('case "$*" in *"restart containerd") touch /run/containerd/containerd.sock ;; esac')
     write(program, "\n".join(lines), 0o755)
     return f"mount --bind '{program}' '{node.root}/usr/bin/systemctl'"
 
@@ -192,6 +192,7 @@ def test_a_systemd_that_does_not_answer_is_told_by_the_next_start(node: Node, sy
 @pytest.fixture
 def pods(node: Node) -> Node:
     """A node whose pods containerd runs, with settings of CRI-O's left."""
+    (node.root / "etc/containerd/conf.d").mkdir(parents=True)
     write(node.root / "etc/containerd/config.toml", 'version = 2\nimports = ["/etc/containerd/conf.d/*.toml"]\n')
     write(node.root / "run/containerd/containerd.sock", "")
     (node.root / LOCAL / "bin").mkdir()
@@ -244,9 +245,16 @@ def test_containerd_is_restarted_where_it_has_not_read_its_settings(pods: Node, 
     drop_in.unlink()
     assert restarts("remove") == 5 and not runtime.exists()
     assert restarts("install") == 6
+    # A runtime that an earlier engine's pods need follows an upgrade.
+    (pods.root / "run/crio").mkdir()
+    runtime.write_text("# oci-gpu-hook, of an earlier version\n")
+    assert restarts("install") == 6 and runtime.read_text().startswith("#!/bin/bash")
+    (pods.root / "run/crio").rmdir()
+    write(pods.root / "etc/oci-gpu-hook.conf", "runtime = /usr/bin/crun\r")
+    write(pods.root / "etc/oci-gpu-hook.conf.d/mine.conf", "# mine")
     removed = pods.do("remove", systemctl, f"touch '{pods.root}/run/silent'")
     assert removed.returncode == 0 and "containerd was not restarted, and starts pods by it" in removed.stderr
-    assert not drop_in.exists() and "exec /usr" in runtime.read_text()
+    assert not drop_in.exists() and "\nexec '/usr/bin/crun' " in runtime.read_text()
 
 
 SETTINGS = "{0}/etc/containerd/config.toml"
@@ -258,6 +266,7 @@ CONTAINERDS_WAYS = {
     "settings of its own": (f'echo "{CRI}\nstats_collect_period = 9" >>{SETTINGS}', "containerd 1 would lose"),
     "a fault in them": (f"echo 'oom_score = \"\"' >>{SETTINGS}", "the node's 'containerd config dump' fails: "),
     "no runtime": ("mount --bind /dev/null {0}/usr/sbin/runc; mount --bind /dev/null {0}/usr/bin/crun", "neither runc"),
+    "a package's drop-in": ("echo '# theirs' >{0}/" + DROP_IN, "is there and is not ours: move it away first"),
     "a silent systemd": ("touch {0}/run/silent", "could not be restarted"),
 }
 
@@ -268,7 +277,7 @@ def test_a_containerd_that_would_start_no_pod_by_it_is_left_as_it_was(pods: Node
     before = pods.tree().keys()
     ran = pods.do("install", systemctl, line.format(pods.root))
     assert ran.returncode == 1 and said in ran.stderr, ran
-    assert pods.tree().keys() - before <= {"run/silent", "run/told"}
+    assert pods.tree().keys() - before <= {"run/silent", "run/told", DROP_IN if "package" in name else ""}
     told = pods.root / "run/told"
     assert not told.exists() or "restart" not in told.read_text()
 

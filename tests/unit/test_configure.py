@@ -350,7 +350,8 @@ def test_which_line_containerd_needs_is_told(program: Program, tree: Path, impor
     text = f"{imports}version = 3\n"
     file = planted(tree, CONTAINERD, text)
     program(*words(tree, "containerd"))
-    told = f"containerd reads it once /{CONTAINERD} has this line ahead of its tables: {line}\n" if line else ""
+    # Two such lines are no TOML.
+    told = f"containerd reads it once /{CONTAINERD} has this line in the place of its own: {line}\n" if line else ""
     assert program.err == f"{told}so that it holds: systemctl restart containerd\n"
     assert file.read_text() == text
 

@@ -205,6 +205,7 @@ def test_the_constraints_allow_what_the_pods_ask_for_and_no_more() -> None:
     assert asked["seLinuxOptions"] == scc["seLinuxContext"]["seLinuxOptions"]
     assert asked["runAsUser"] == scc["runAsUser"]["uid"]
     assert asked["readOnlyRootFilesystem"] is True
+    assert asked["appArmorProfile"] == {"type": "Unconfined"}
     assert sorted({key for volume in spec["volumes"] for key in volume if key != "name"}) == scc["volumes"]
     assert manifests.allowed(scc) == ["allowHostDirVolumePlugin", "readOnlyRootFilesystem"]
     assert GPU_NODE.items() <= spec["nodeSelector"].items()

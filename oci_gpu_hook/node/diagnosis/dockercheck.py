@@ -34,8 +34,9 @@ _RIVALS, _THEIR_PACKAGE = ("nvidia-container-toolkit", "nvidia-cdi-hook"), "nvid
 
 
 class Docker(NamedTuple):
-    """folders: its PATH; program: what it finds first of the link's name, or ""; leads_to: that without links; pid,
-    began: of the dockerd that runs, in seconds since 1970, or 0; settings: of its file, None for the fault in it.
+    """folders: its PATH; file: of its settings; program: what it finds first of the link's name, "" for nothing;
+    leads_to: that without links; pid, began: of the dockerd that runs, in seconds since 1970; 0 for none; settings:
+    of its file, None for the fault in it.
     """
 
     folders: tuple[str, ...]

@@ -65,8 +65,9 @@ class Runtime(NamedTuple):
 
 
 class Engine(NamedTuple):
-    """folders: where it looks for hooks, the later goes first, or for CDI specs, without links; folders_file: that says
-    so, "" for its default; runtime: of containers that name none, "" if no file sets it; shims: NVIDIA's runtimes.
+    """An installed engine.  folders: where it looks for hooks, the later goes first, or for CDI specs, without links;
+    folders_file: that says so, "" for the engine's default; runtime: of containers that name none, "" if no file sets
+    it; shims: those of its runtimes that are NVIDIA's.
     """
 
     name: str
@@ -311,7 +312,9 @@ _KINDS = {
 
 
 class Registration(NamedTuple):
-    """words: its program's arguments; timeout: in seconds; fault: why an engine refuses it, "" if it is valid."""
+    """One JSON file of a hooks folder.  words: its program's arguments; timeout: in seconds; fault: why an engine
+    refuses it, "" if it is valid.
+    """
 
     path: str
     kind: str = OTHER

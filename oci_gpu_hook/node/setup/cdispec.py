@@ -37,8 +37,9 @@ _HOOK_ENVIRONMENT = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C"]
 
 
 class Hook(NamedTuple):
-    """path: of the program; config: the administrator's file, "" for the default; vendor: its flag, "" for NVIDIA;
-    groups: if the process gets those of nodes that not everybody may open; means: see `planning.meanings`.
+    """How the spec starts the hook.  path: of the program; config: the administrator's file, "" for the default;
+    vendor: its flag, "" for NVIDIA; groups: whether the process gets the groups of nodes that not everybody may open;
+    means: see `planning.meanings`.
     """
 
     path: str

@@ -27,7 +27,9 @@ _KEPT = ("security.selinux", "system.posix_acl_access")
 
 
 class EngineFile(NamedTuple):
-    """path: as given; status: None if there is no file; is_users: a user's, in folders that may be open to others."""
+    """The file as it was read.  path: as it was given; status: None if there is no file; is_users: whether a user reads
+    and writes it, in folders that may be open to others.
+    """
 
     path: str
     text: str
