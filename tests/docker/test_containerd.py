@@ -18,7 +18,7 @@ from tests import manual
 from tests.docker.dockerd import LOOK, denied, docker, nodes, opened, tried, uuid
 from tests.docker.test_life import WHOSE
 from tests.docker.test_options import ALL, UNKNOWN, Case, has_what_it_asked_for
-from tests.integration.engines import REPOSITORY
+from tests.integration.engines import REPOSITORY, printed
 
 SOCKET = "/run/containerd/containerd.sock"
 IMAGE = "docker.io/library/image:latest"
@@ -210,3 +210,48 @@ def test_a_pod_has_its_cdi_devices(seen: dict[str, list[str]]) -> None:
 
 def test_a_pods_memory_is_its_own(seen: dict[str, list[str]]) -> None:
     assert [line.split()[0] for line in seen["shm"]] == ["pod", "pod"], seen["shm"]
+
+
+INSTALLER = f"{REPOSITORY}/packaging/openshift/install-node.sh"
+DROP_IN = "/etc/containerd/conf.d/99-oci-gpu-hook.toml"
+# With systemd's own targets masked the installer's units do not start, which it says.
+NODE = f"""
+set +e
+mkdir -p /etc/containerd
+printf 'version = 2\\nimports = ["/etc/containerd/conf.d/*.toml"]\\n' >/etc/containerd/config.toml
+cat >/run/systemd/system/containerd.service <<'END'
+[Unit]
+DefaultDependencies=no
+[Service]
+Type=notify
+ExecStart=/usr/bin/containerd
+KillMode=process
+END
+systemctl daemon-reload
+systemctl start containerd
+export HOST=/ PAYLOAD={{payload}} GRACE=0
+pid() {{{{ systemctl show -P MainPID containerd; }}}}
+step() {{{{ name=$1; shift; echo $name $("$@" 2>/dev/null | cut -d ' ' -f 1) $(pid); }}}}
+step first sh {INSTALLER} install
+step second sh {INSTALLER} install
+rm {DROP_IN}
+step without systemctl restart containerd
+step again sh {INSTALLER} install
+sed 's/^    may_start_ours || return 0/    kill -9 $$/' {INSTALLER} >/run/killed
+step killed sh /run/killed remove
+step removed sh {INSTALLER} remove
+ls /usr/local/bin/oci-gpu-runtime {DROP_IN} 2>/dev/null || :
+"""
+
+
+def test_the_installer_restarts_containerd_where_it_has_not_read_its_settings(tmp_path: Path) -> None:
+    """By the node's D-Bus; also where a removal was killed before it had done so."""
+    printed("make", "install", f"DESTDIR={tmp_path}", "PREFIX=/usr/local", cwd=REPOSITORY)
+    lines = docker(tmp_path, {"node": NODE.format(payload=tmp_path)}, start=False, cgroup="v1")["node"]
+    said = [line.split() for line in lines]
+    assert [words[:-1] for words in said] == [
+        *(["first", "installed"], ["second", "installed"], ["without"], ["again", "installed"], ["killed"]),
+        ["removed", "removed;"],
+    ]
+    first, second, without, again, killed, removed = [words[-1] for words in said]
+    assert first == second and again == killed and len({first, without, again, removed}) == 4
