@@ -23,7 +23,7 @@ from oci_gpu_hook.errors import BundleError, UsageError, quoted
 from oci_gpu_hook.formats.decimal import decimal
 from oci_gpu_hook.host.podman import RECORDS
 from oci_gpu_hook.host.root import HostRoot
-from oci_gpu_hook.node.engines.enginekinds import BY_NAME, CONTAINERD, CRIO, DOCKER, ENGINES, LXC, PODMAN
+from oci_gpu_hook.node.engines.enginekinds import BY_NAME, CONTAINERD, CRIO, DOCKER, ENGINES, LXC, LXC_WAYS, PODMAN
 from oci_gpu_hook.node.machine import foreignfile, kernelconfig, processes
 from oci_gpu_hook.node.machine.foreignfile import ROOT, Files
 from oci_gpu_hook.record import NamedTuple
@@ -173,7 +173,7 @@ class KnownContainers:
             # It works in a bundle's folder; one shim can have all containers of a pod.
             folder = (self._host.link(f"/proc/{parent}/cwd") or "").rpartition("/")[0]
             found = item._replace(bundle=f"{folder}/{item.id}", runtime="runc")
-        elif self._by_place(item).engine == LXC.name:
+        elif program in LXC_WAYS and self._by_place(item).engine == LXC.name:
             found = item._replace(runtime=program)
         if found.bundle:
             self._names.update(names(self._files, [found.bundle]))

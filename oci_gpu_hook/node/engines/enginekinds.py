@@ -102,7 +102,7 @@ CONTAINERD = EngineKind(
     by_id=True,
 )
 LXC = EngineKind("LXC", caller="/usr/share/lxc/hooks/nvidia", places=(f"/{processes.LXC}",), by_id=True)
-# By what has started one of LXC's, LXC itself, Incus or LXD: what starts it again, ends its pause, gives it GPUs.
+# By the program that has started a container of LXC's: the words that start it again, end its pause, give it GPUs.
 LXC_WAYS = {
     "lxc-start": ("lxc-stop --name {0} && lxc-start --name {0}", "lxc-unfreeze --name {0}", "oci-gpu-hook flags lxc"),
     "incusd": ("incus restart {0}", "incus start {0}", "incus config set {0} nvidia.runtime=true"),
